@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keyhole
-from keyhole import Local, WiredLayer, Wiring, random_layer
+from keyhole import Cast, Local, WiredLayer, Wiring, random_layer
 from keyhole.claims import Verdict
 from keyhole.identify.layers import layer_distance, layer_freedom
 from keyhole.learners.base import Status
@@ -63,6 +63,8 @@ CASES = {
     "no positions": (replace(LAYER, positions="none"), {"biases": True}),
     "absolute": (replace(LAYER, positions="absolute"), {}),
     "a window": (replace(ROPE, window=6), {}),
+    "a cap": (replace(ROPE, softcap=5.0), {}),
+    "a cap and biases": (replace(LAYER, positions="alibi", softcap=5.0), {"biases": True}),
     "no norm": (Wiring(norm="none", residual=False, positions="rope"), {"outputs": 20}),
     "room to spare": (ROPE, {"rank": 2}),
 }
@@ -87,6 +89,16 @@ def test_large_key_biases_are_borne():
     found = WiredLayer(truth.wiring).run(Local(truth), rng=rng)
     assert found.verdict is Verdict.EXACT
     assert measure_error(truth, found.model, fresh) <= 1e-9
+
+
+def test_answers_in_float32_are_borne():
+    for seed in few(4):
+        truth_rng, rng, fresh = np.random.default_rng(8000 + seed).spawn(3)
+        truth = draw(ROPE, truth_rng)
+        found = WiredLayer(truth.wiring).run(Cast(Local(truth), "f32"), rng=rng)
+        assert found.verdict is Verdict.WITHIN_TOLERANCE
+        assert (found.model.heads, found.model.groups) == (4, 2)
+        assert measure_error(truth, found.model, fresh) <= 1e-5
 
 
 def test_groups_are_found_where_nothing_is_told():
@@ -116,7 +128,7 @@ def test_rows_of_one_head_annul_all_others(rng):
 
 
 def test_more_heads_of_a_group_than_a_head_is_large_are_refused_in_few_queries():
-    truth = draw(ROPE, 77, heads=8, groups=1)
+    truth = draw(ROPE, 77, heads=8, groups=1)  # of size 2
     found = WiredLayer(truth.wiring).run(Local(truth), rng=np.random.default_rng(78))
     assert (found.verdict, found.status) == (Verdict.UNVERIFIED, Status.UNSEPARATED)
     assert "Some tokens have no value" in found.detail

@@ -7,7 +7,7 @@ import pytest
 
 import keyhole
 from keyhole.errors import InvalidInput
-from keyhole.lab.targets.advising import advise
+from keyhole.lab.targets.advising import advise, list_wiring
 from support.transformer_models import CONFIGS, GROUPS, HEADS, HIDDEN, WIDTH, build_model, torch
 
 SELF = {
@@ -134,9 +134,8 @@ def test_layers_with_positions_are_asked_as_the_model_runs_them(models, name, rn
     np.testing.assert_allclose(answers, caught[0][:, -1].numpy(), atol=1e-12)
 
 
-# Heads share keys behind a cap; of a head of 4 a quarter is rotated, which is no pair.
-REFUSED = {"gemma2": "its heads share keys and values, and its scores are capped"}
-REFUSED |= {"neox": "1 entries of a head, which are no pairs"}
+# Of a head of 4 a quarter is rotated, which is no pair.
+REFUSED = {"neox": "1 entries of a head, which are no pairs"}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -149,6 +148,21 @@ def test_what_cannot_be_recovered_is_said_by_its_wiring(models, name):
     assert (advice.command is not None) == advice.recoverable
     told = f"--norm none --positions {part.positions}" in (advice.command or "")
     assert told == (advice.recoverable and part.positions != "none")
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2", "gemma2"))]
+)
+def test_heads_that_share_keys_come_back_to_the_rounding_of_rotary_tables(models, name, rng):
+    layer = keyhole.open_layer(models[name], SELF[name].format(0))
+    part = keyhole.inspect(models[name]).attention[0]
+    recovery = keyhole.learn(layer, wiring=keyhole.Wiring(**list_wiring(part)), rng=0)
+    assert recovery.verdict is keyhole.Verdict.WITHIN_TOLERANCE
+    assert (recovery.model.heads, recovery.model.groups) == (HEADS, GROUPS)
+    for length in (1, 2, 8, 32):
+        X = rng.normal(size=(4, length, WIDTH))
+        gap = np.abs(recovery.model(X) - layer.ask(X)).max()
+        assert gap <= 1e-5 * np.abs(layer.ask(X)).max()
 
 
 @pytest.mark.parametrize("name", ["opt", "llama"])

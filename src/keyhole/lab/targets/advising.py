@@ -130,10 +130,6 @@ def _list_placed_obstacles(part: AttentionPart) -> list[str]:
         return [f"{how}, and nothing says how many heads it has"]
     turned = part.head_size * (part.rotary_share or 1.0)
     causes = (
-        (
-            part.groups != part.heads and part.softcap is not None,
-            f"{how}, its heads share keys and values, and its scores are capped",
-        ),
         (part.heads < 2, f"{how}, and has one head alone"),
         (
             part.heads * part.head_size > (part.outputs or 0),

@@ -21,6 +21,7 @@ from keyhole._arrays import Matrix, Vector
 _LEAST_RATIO = 3.0  # of the gap between clusters to their width
 _SHARE = 0.1  # of the largest such ratio
 _SHARP = 1e-9  # widths below are rounding
+_NEAR = 1e-8  # of answers to moves: what is left below this falls fast, or is rounding
 _REAL = 1e-2  # imaginary parts of eigenvalues that differences leave
 
 
@@ -126,14 +127,21 @@ class Separated:
 
 
 def sharpen_head(
-    moves: Moves, M: Matrix, *, rank: int, beta: float, slope: Vector, steps: int = 8
+    moves: Moves,
+    M: Matrix,
+    *,
+    rank: int,
+    beta: float,
+    slope: Vector,
+    steps: int = 8,
+    cap: float | None = None,
 ) -> Separated:
     r"""Gauss-Newton on weight and slope; the rows V are eliminated (variable projection).
 
     $V_h [F_k - M \delta_k \sigma(\beta + a^\top \delta_k)] = 0$ holds for the rows of one head:
-    of the matrix in brackets rank many singular values vanish.
+    of the matrix in brackets rank many singular values vanish. A cap acts on $a^\top \delta$.
     """
-    fit = _MoveFit(moves, M, rank)
+    fit = _MoveFit(moves, M, rank, cap)
     current = fit.decompose(beta, slope)
     for _ in range(steps):
         step = fit.choose_step(beta, slope, *current)
@@ -145,9 +153,19 @@ def sharpen_head(
         else:
             break
         beta, slope, current = beta + share * step[0], slope + share * step[1:], moved
-        if fit.measure(moved[1]) < 1e-14 or fit.measure(moved[1]) > 0.9 * cost:
+        left = fit.measure(moved[1])
+        # Far from the end steps may be slow at first; near it a slow one is rounding.
+        if left < 1e-14 or (left > 0.9 * cost and left < _NEAR):
             break
     return Separated(current[2][-rank:], beta, slope, fit.measure(current[1]))
+
+
+def limit_scores(scores: Vector, cap: float | None) -> tuple[Vector, Vector]:
+    """Scores, capped where there is a cap, and its slope there."""
+    if cap is None:
+        return scores, np.ones_like(scores)
+    bent = np.tanh(scores / cap)
+    return cap * bent, 1.0 - bent**2
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -155,9 +173,13 @@ class _MoveFit:
     moves: Moves
     M: Matrix
     rank: int
+    cap: float | None
+
+    def _limit(self, slope: Vector) -> tuple[Vector, Vector]:
+        return limit_scores(self.moves.delta @ slope, self.cap)
 
     def _weigh(self, beta: float, slope: Vector) -> Vector:
-        return 0.5 * (1.0 + np.tanh(0.5 * (beta + self.moves.delta @ slope)))
+        return 0.5 * (1.0 + np.tanh(0.5 * (beta + self._limit(slope)[0])))
 
     def decompose(self, beta: float, slope: Vector) -> tuple[Matrix, Vector, Matrix]:
         """Singular values and vectors of what the head leaves."""
@@ -174,7 +196,8 @@ class _MoveFit:
         weights = self._weigh(beta, slope)
         rows = (self.moves.delta @ self.M.T) @ Vt[-self.rank :].T / self.moves.scale
         by_score = -(weights * (1.0 - weights))[:, None] * rows
-        features = np.column_stack([np.ones(len(weights)), self.moves.delta])
+        bent = self._limit(slope)[1][:, None]
+        features = np.column_stack([np.ones(len(weights)), bent * self.moves.delta])
         J = (by_score[:, :, None] * features[:, None, :]).reshape(len(weights), -1)
         fixed = U[:, : -self.rank]
         J = (J - fixed @ (fixed.T @ J)).reshape(-1, features.shape[1])

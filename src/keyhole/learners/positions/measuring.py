@@ -145,12 +145,20 @@ class Measuring:
 
     def _find_shared_values(self) -> LinearPart | None:
         """What lone tokens are answered, where some of them have no value."""
-        return next(filter(has_kernel, self._list_linear_parts()), None)
+        parts = self._list_linear_parts()
+        return next((part for part in parts if has_kernel(part, self.roundoff)), None)
 
     def _split_by_kernel(self, linear: LinearPart) -> Stack:
         """Rows of all heads that share values."""
         self._settle_residual(linear)
-        split = split_by_kernel(self.asking, linear, longest=self.setting.longest, rng=self.rng)
+        split = split_by_kernel(
+            self.asking,
+            linear,
+            longest=self.setting.longest,
+            cap=self.setting.wiring.softcap,
+            roundoff=self.roundoff,
+            rng=self.rng,
+        )
         self.linear = linear.project(split.shown)
         self.asking = replace(self.asking, shown=split.shown)
         return split.V
@@ -283,7 +291,7 @@ class Measuring:
     def assemble(self, heads: list[FittedHead]) -> AttentionLayer:
         """The layer, in the coordinates of tokens; gains and shifts are folded into its maps."""
         setting, basis = self.setting, self.asking.ball.basis
-        groups = share_maps(self._list_maps(heads), self.form)
+        groups = share_maps(self._list_maps(heads), self.form, roundoff=self.roundoff)
         maps = [head for group in groups for head in group]
         scores = [head.scores for head in maps]
         shared = [group[0] for group in groups]

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix
+from keyhole._arrays import EPS, Array, Matrix
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
 
-_Complex = np.ndarray[Any, np.dtype[np.complex128]]
+_ComplexRows = np.ndarray[Any, np.dtype[np.complex128]]
 _SAME = 1e-6  # of a map, which fits of heads with the same map do not differ by
+_ROUNDINGS = 2e3  # the same in roundings of coarse answers
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -27,24 +28,27 @@ class HeadMaps:
     Wv: Matrix
     scores: HeadScores
 
-    def join(self, first: HeadMaps, form: ScoreForm) -> HeadMaps | None:
+    def join(self, first: HeadMaps, form: ScoreForm, same: float) -> HeadMaps | None:
         """The same head with the keys and values of another, None where it does not share them."""
-        values = _express(self.Wv, first.Wv)
-        scores = _share_keys(self.scores, first.scores, form)
+        values = _express(self.Wv, first.Wv, same)
+        scores = _share_keys(self.scores, first.scores, form, same)
         if values is None or scores is None:
             return None
         return HeadMaps(self.Wo @ values, first.Wv, scores)
 
 
-def share_maps(heads: list[HeadMaps], form: ScoreForm) -> list[list[HeadMaps]]:
+def share_maps(
+    heads: list[HeadMaps], form: ScoreForm, *, roundoff: float = EPS
+) -> list[list[HeadMaps]]:
     """Heads by group, those of a group with the same keys and values.
 
     Groups of one head each where heads do not fall into groups of one size.
     """
+    same = max(_SAME, _ROUNDINGS * roundoff)
     groups: list[list[HeadMaps]] = []
     for head in heads:
         for group in groups:
-            joined = head.join(group[0], form)
+            joined = head.join(group[0], form, same)
             if joined is not None:
                 group.append(joined)
                 break
@@ -59,21 +63,23 @@ def solve_least_squares(A: Matrix, b: Array, rcond: float | None = None) -> Arra
     return np.asarray(np.linalg.lstsq(A, b, rcond=rcond)[0], dtype=np.float64)
 
 
-def _express(own: Array, other: Array) -> Matrix | None:
+def _express(own: Array, other: Array, same: float) -> Matrix | None:
     """The C with own = C other, None where there is none."""
     C = solve_least_squares(other.T, own.T).T
     left = float(np.linalg.norm(own - C @ other))
-    return C if left < _SAME * float(np.linalg.norm(own)) else None
+    return C if left < same * float(np.linalg.norm(own)) else None
 
 
-def _share_keys(own: HeadScores, other: HeadScores, form: ScoreForm) -> HeadScores | None:
+def _share_keys(
+    own: HeadScores, other: HeadScores, form: ScoreForm, same: float
+) -> HeadScores | None:
     """The scores with the keys of another head; what keys lose queries gain."""
     pairs = len(form.frequencies)
     keys, known, queries = (_append_bias(*parts) for parts in _list_parts(own, other))
     turned = _join_pairs(keys, pairs), _join_pairs(known, pairs)
     factors = (turned[0] * turned[1].conj()).sum(axis=1) / (np.abs(turned[1]) ** 2).sum(axis=1)
     left = float(np.linalg.norm(turned[0] - factors[:, None] * turned[1]))
-    if left > _SAME * float(np.linalg.norm(keys)):
+    if left > same * float(np.linalg.norm(keys)):
         return None
     shared = queries.copy()
     joined = _join_pairs(queries, pairs) * factors.conj()[:, None]
@@ -81,7 +87,7 @@ def _share_keys(own: HeadScores, other: HeadScores, form: ScoreForm) -> HeadScor
     if 2 * pairs < len(keys):
         # Without a cap a bias of what is not turned does not show.
         columns = slice(None, None if form.cap is not None else -1)
-        rest = _express(keys[2 * pairs :, columns], known[2 * pairs :, columns])
+        rest = _express(keys[2 * pairs :, columns], known[2 * pairs :, columns], same)
         if rest is None:
             return None
         shared[2 * pairs :] = rest.T @ queries[2 * pairs :]
@@ -96,6 +102,6 @@ def _append_bias(W: Matrix, b: Array) -> Matrix:
     return np.column_stack([W, b])
 
 
-def _join_pairs(rows: Matrix, pairs: int) -> _Complex:
+def _join_pairs(rows: Matrix, pairs: int) -> _ComplexRows:
     """Rows that are turned together as one complex row each."""
     return rows[:pairs] + 1j * rows[pairs : 2 * pairs]
