@@ -221,6 +221,26 @@ def test_lone_tokens_that_bend_otherwise_have_no_position_vector(rng):
     assert "No vector that is added" in found.detail
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        Wiring(),
+        Wiring(norm="rms"),
+        Wiring(norm="rms", positions="rope"),
+        Wiring(norm="rms", eps=1e-5, residual=True),
+    ],
+    ids=["nothing", "norm", "positions", "norm and residual"],
+)
+def test_a_plan_counts_the_questions_that_tell_the_wiring(told):
+    layer = draw(Wiring(norm="rms", eps=1e-5, residual=True, positions="rope"), 1)
+    plan = WiredLayer(told).plan(16, outputs=16)
+    found = WiredLayer(told).run(Local(layer), rng=np.random.default_rng(2))
+    asked = {name: entry.sequences for name, entry in found.ledger.phases.items()}
+    assert asked["wiring"] <= plan.by_phase["wiring"] <= asked["wiring"] + 2
+    assert asked["split"] <= plan.by_phase["split"] <= asked["split"] + 8
+    assert found.ledger.total().sequences <= plan.queries <= plan.at_most
+
+
 def test_a_plan_tells_what_absolute_positions_cost():
     wiring = tell(Wiring(norm="rms", positions="absolute"))
     learner = WiredLayer(wiring, displacements=8)

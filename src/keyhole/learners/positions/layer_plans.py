@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from keyhole.learners.positions.absolute import (
     LONE_EXTRA,
     estimate_position_queries,
@@ -13,6 +15,7 @@ from keyhole.learners.positions.grouped.kernel_split import (
 )
 from keyhole.learners.positions.head_split import count_extra_moves
 from keyhole.learners.positions.measuring import ROUNDS
+from keyhole.learners.positions.position_kind import COMPARED, FURTHER, LENGTHS, MOST, STEPS
 from keyhole.learners.positions.question_design import design_questions, make_score_form
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import Wiring
@@ -22,9 +25,10 @@ SIZES = (0.8, 0.3, 0.1)
 
 
 def estimate_layer_queries(
-    wiring: Wiring, width: int, rank: int, *, heads: int, displacements: int, biased: bool
+    told: Wiring, width: int, rank: int, *, heads: int, displacements: int, biased: bool
 ) -> dict[str, int]:
-    """Queries by phase."""
+    """Queries by phase; positions that are not told are taken to be rotary ones."""
+    wiring = complete_told_wiring(told, heads)
     D = width - (wiring.norm == "layer")
     absolute = wiring.positions == "absolute"
     longest = displacements if absolute else None
@@ -38,20 +42,44 @@ def estimate_layer_queries(
     if (wiring.groups or heads) < heads:
         split = count_split_questions(heads * rank, heads)
     return {
-        "wiring": 7,
+        "wiring": _count_wiring_queries(told),
         "read": D + (LONE_EXTRA if absolute else 1),
         **({"positions": placed} if absolute else {}),
-        "split": split,
+        "split": split + _count_kind_queries(told, rank + FURTHER),
         "keys": sum(design.key_questions),
         "queries": design.query_questions,
     }
 
 
-def limit_layer_queries(wiring: Wiring, width: int, outputs: int, displacements: int) -> int:
+def complete_told_wiring(told: Wiring, heads: int) -> Wiring:
+    """What is planned for: of what is not told, what most layers have."""
+    return replace(told, positions=told.positions or "rope").complete(told.groups or heads)
+
+
+def _count_wiring_queries(told: Wiring) -> int:
+    """Questions that tell norm, residual, eps and order, as far as they are not told."""
+    normed = told.norm != "none"
+    found = 7 if told.norm is None else int(normed and told.residual is None)
+    order = 4 if told.positions is None else 0
+    eps = 5 if normed and told.eps is None and told.positions != "absolute" else 0
+    return found + order + eps
+
+
+def _count_kind_queries(told: Wiring, displacements: int) -> int:
+    """Questions that tell base, share and cap, where positions are not told."""
+    if told.positions is not None:
+        return 0
+    return COMPARED + min(displacements, MOST) + (len(STEPS) if told.softcap is None else 0)
+
+
+def limit_layer_queries(told: Wiring, width: int, outputs: int, displacements: int) -> int:
     """The most that is ever asked: every try to split, every round, for every size of tokens."""
     split = max(5 * 2 * (width + 2), limit_split_questions(width, outputs))
     scores = 20 * (2 * (width + 1) + displacements) + 64
-    placed = (
-        limit_position_queries(displacements) + LONE_EXTRA if wiring.positions == "absolute" else 0
-    )
-    return placed + 16 + len(SIZES) * (width + 1 + split + (1 + ROUNDS) * scores + QUERIES) + 8
+    # Positions that are not told may turn out to be absolute.
+    placed = 0
+    if told.positions in (None, "absolute"):
+        placed = limit_position_queries(displacements) + LONE_EXTRA
+    kind = len(LENGTHS) * _count_kind_queries(told, MOST)
+    each = width + 1 + split + kind + (1 + ROUNDS) * scores + QUERIES
+    return placed + _count_wiring_queries(told) + len(SIZES) * each + 24

@@ -40,6 +40,7 @@ from keyhole.learners.positions.head_fit import FittedHead, is_coarse
 from keyhole.learners.positions.head_split import Unfinished, Unsplit
 from keyhole.learners.positions.layer_plans import (
     SIZES,
+    complete_told_wiring,
     estimate_layer_queries,
     limit_layer_queries,
 )
@@ -99,11 +100,11 @@ class WiredLayer:
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """What a layer of that many heads costs, as large as the outputs have room."""
         told = self.wiring or Wiring()
-        wiring = told.complete(told.groups or self.heads)
+        wiring = complete_told_wiring(told, self.heads)
         rank = max(2, outputs // self.heads)
         rank += rank % 2 if wiring.positions == "rope" else 0
         by_phase = estimate_layer_queries(
-            wiring,
+            told,
             width,
             rank,
             heads=self.heads,
@@ -121,7 +122,7 @@ class WiredLayer:
         )
         return Plan(
             by_phase={**by_phase, "verify": QUERIES},
-            at_most=limit_layer_queries(wiring, width, outputs, self.displacements),
+            at_most=limit_layer_queries(told, width, outputs, self.displacements),
             degrees_of_freedom=freedom,
             outputs=outputs,
         )

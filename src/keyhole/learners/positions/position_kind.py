@@ -23,14 +23,16 @@ from keyhole.models.layers.turning import count_turned, list_frequencies
 # What rotary layers are built with; bases between these would need many more questions.
 BASES = (1e4, 5e5, 1e6, 1e5, 1e3, 2e4, 5e4, 1.5e5, 1e7, 500.0, 100.0)
 SHARES = (1.0, 0.5, 0.25, 0.4, 0.75)
-_LENGTHS = (65, 33, 17, 9, 5)
-_MOST = 40  # displacements asked
+LENGTHS = (65, 33, 17, 9, 5)
+MOST = 40  # displacements asked
+FURTHER = 4  # displacements beside the size of a head
+COMPARED = 8  # questions that tell turns from what displacement adds by itself
 _SIZE = 0.8
 _MOVE = 1e-5
 _FITS = 5e-4  # of logarithms, which moves of that size blur
 _AS_GOOD = 6.0  # times the smallest misfit, which rounding makes of equal ones
 _SEEN = np.log(3e-6)  # weights below are blurred by rounding
-_STEPS = (-0.9, -0.6, -0.3, 0.3, 0.6, 0.9)
+STEPS = (-0.9, -0.6, -0.3, 0.3, 0.6, 0.9)
 _CAPS = np.geomspace(0.5, 200.0, 8)  # to start from
 
 
@@ -52,10 +54,10 @@ def find_relative_kind(
     rng: np.random.Generator,
 ) -> RelativeKind:
     """Which kind explains the weights of equal tokens; a table explains any."""
-    for length in _LENGTHS:
+    for length in LENGTHS:
         if longest is not None and length > longest:
             continue
-        at = _choose_displacements(length, V.shape[1] + 4)
+        at = _choose_displacements(length, V.shape[1] + FURTHER)
         reader = _WeightReader(asking, linear, V, length, rng)
         try:
             return _read_kind(reader, at)
@@ -65,7 +67,7 @@ def find_relative_kind(
 
 
 def _read_kind(reader: _WeightReader, at: Vector) -> RelativeKind:
-    few = at[:: max(1, len(at) // 3)][:4]
+    few = at[:: max(1, len(at) // 3)][: COMPARED // 2]
     here, there = reader.read(few), reader.read(few)
     apart = np.abs((here - here[:, :1]) - (there - there[:, :1]))
     # What displacement adds by itself is the same whatever the tokens are.
@@ -80,7 +82,7 @@ def _read_kind(reader: _WeightReader, at: Vector) -> RelativeKind:
 
 def _choose_displacements(length: int, wanted: int) -> Vector:
     """Displacements from 1 on, the near ones all, the far ones sparsely."""
-    count = min(wanted, _MOST, length - 1)
+    count = min(wanted, MOST, length - 1)
     spread = np.unique(np.round(np.geomspace(1, length - 1, count)))
     rest = np.setdiff1d(np.arange(1.0, length), spread)
     return np.sort(np.concatenate([spread, rest[: count - len(spread)]]))
@@ -171,7 +173,7 @@ def find_cap(
         rng: source of the tokens.
     """
     y, token = asking.ball.draw(2, size=1.0, rng=rng)
-    y, t = _SIZE * y, np.array(_STEPS)
+    y, t = _SIZE * y, np.array(STEPS)
     n = np.stack([t[:, None] * token, np.tile(y, (len(t), 1))], axis=1)
     moved = asking.ask(n) - linear.constant - linear.M @ y
     apart = np.einsum("hro,qo->hqr", V, (n[:, 0] - y) @ linear.M.T)
