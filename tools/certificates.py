@@ -16,6 +16,7 @@ from keyhole.bounds.verdicts import bound_network
 from keyhole.claims import Basis, Certificate, Check
 from keyhole.constructions import Room, survey_recipes
 from keyhole.constructions.sparse_averages.sparse_average import LEAST_SQUARES
+from keyhole.constructions.split_sets.split_heads import SplitHeads
 from keyhole.learners.confronting import confront
 from keyhole.learners.one_layer.antisymmetric import Antisymmetric
 from keyhole.models import AttentionLayer, Head, MultiHead, OneLayer, ReluNet
@@ -192,6 +193,14 @@ def built() -> Iterator[Example]:
         )
         for one in found.built:
             yield f"{said}, {one.construction}", one.certificate
+    split = SplitHeads(2).build(
+        SparseAverage(16, 4),
+        accuracy=1e-2,
+        number_format="f32",
+        embed=None,
+        rng=np.random.default_rng(0),
+    )
+    yield "averages of 4 of 16 tokens, two heads of key width 4 in f32", split.certificate
     paper = LEAST_SQUARES.build(
         SparseAverage(10, 1),
         accuracy=1e-3,

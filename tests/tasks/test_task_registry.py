@@ -14,6 +14,7 @@ from support.majority import BARE, WHOLE, Majority
 # The room that asks for a part, so that no room imports one above it.
 ROOMS = {
     "recipes": "keyhole.constructions",
+    "split_recipes": "keyhole.constructions",
     "proofs": "keyhole.constructions",
     "sent_bits": "keyhole.constructions",
     "known_inputs": "keyhole.constructions",

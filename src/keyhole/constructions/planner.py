@@ -152,7 +152,7 @@ def survey_recipes(
     room = Room() if room is None else room
     built: list[Built] = []
     refused: list[tuple[str, str]] = []
-    suiting = [one for one in list_recipes(task) if one.suits(task)]
+    suiting = [one for one in _list_allowed_recipes(task, room) if one.suits(task)]
     # Narrow recipes first: what they give lets wide ones be refused without building them.
     for one in sorted(suiting, key=lambda one: one.embed(task, accuracy)):
         if provable and not _is_provable(one, task):
@@ -170,6 +170,14 @@ def survey_recipes(
             built.append(found)
     order = sorted(built, key=lambda b: (not b.proved, *_measure_cost(b, number_format)))
     return Survey(tuple(order), tuple(refused), bound_bits_sent(task, accuracy))
+
+
+def _list_allowed_recipes(task: Task, room: Room) -> tuple[Construction, ...]:
+    """Every recipe, with those that share the work among heads where several are asked for."""
+    list_split = find_kind(task).load("split_recipes")
+    if list_split is None or room.heads is None:
+        return list_recipes(task)
+    return (*list_recipes(task), *list_split(task, room.heads))
 
 
 def survey_proofs(

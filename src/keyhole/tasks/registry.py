@@ -42,6 +42,7 @@ class TaskKind:
         title: what pages call it.
         usual: sizes at which a page opens, where they are not those of all tasks.
         recipes: place of its constructions, in the order in which they are tried.
+        split_recipes: place of (task, heads) -> constructions that share the work among heads.
         proofs: place of (task, accuracy, form) -> constructions proved by a formula.
         sent_bits: place of (task, accuracy) -> bits that any weights must send of a token.
         known_inputs: place of (task, token map, rng) -> inputs that built weights answer quickly.
@@ -59,6 +60,7 @@ class TaskKind:
     title: str
     usual: Mapping[str, int] = field(default_factory=dict[str, int])
     recipes: str | None = None
+    split_recipes: str | None = None
     proofs: str | None = None
     sent_bits: str | None = None
     known_inputs: str | None = None
@@ -91,6 +93,7 @@ _KINDS = (
         title="q-sparse averages",
         usual={"length": 16, "q": 2},
         recipes=f"{_SETS}.sparse_average:SPARSE_AVERAGES",
+        split_recipes="keyhole.constructions.split_sets.split_heads:list_split_recipes",
         proofs=f"{_SETS}.proved_sizes:prove_average_sizes",
         sent_bits=f"{_SETS}.set_checks:count_sent_bits",
         known_inputs=f"{_SETS}.set_checks:draw_known_inputs",

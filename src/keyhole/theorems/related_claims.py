@@ -80,4 +80,13 @@ RELATED = (
             "The weights; depth 2 + ceil(log2 k), which is one more unless k is a power of two."
         ),
     ),
+    claim_ours(
+        "keyhole/split-heads",
+        "H heads of key width 2q/H average any q of N tokens, where H divides q: head h averages"
+        " every H-th member, and the least gap of scores over all sets is one product over"
+        " positions H apart.",
+        "docs/building-weights.md",
+        module="keyhole.constructions.split_sets.split_heads",
+        test="tests/constructions/split_sets/test_split_heads.py",
+    ),
 )

@@ -26,6 +26,7 @@ from keyhole.constructions.pointers.hopping import (
 from keyhole.constructions.pointers.pointed_rows import FetchedBits
 from keyhole.constructions.shared.coded_tokens import CodedTokens, Perceptron
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
+from keyhole.constructions.split_sets.split_queries import SplitQueries
 from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models import files
 from keyhole.models.attention import SelfAttention
@@ -65,6 +66,7 @@ TOKEN_MAPS: dict[str, Callable[..., TokenMap]] = {
     "previous-pointers": PreviousPointers,
     "row-slots": RowSlots,
     "set-queries": SetQueries,
+    "split-queries": SplitQueries,
     "successors": Successors,
     "symbol-angles": SymbolAngles,
     "value-pointers": ValuePointers,
