@@ -108,14 +108,24 @@ def _style_picture() -> str:
     return f".keyhole {{ {_declare_colours(light)} }}\n{known}"
 
 
+_LETTERS = "text { font-family: system-ui, sans-serif; } .ground rect { fill: var(--page); }"
+
+
 def _style_alone() -> str:
     """Colours of a picture in a file of its own: light, whoever opens it."""
-    letters = "text { font-family: system-ui, sans-serif; } .ground rect { fill: var(--page); }"
     light = {name: pair[0] for name, pair in COLOURS.items()}
-    return f".keyhole {{ {_declare_colours(light)} }} {letters}"
+    return f".keyhole {{ {_declare_colours(light)} }} {_LETTERS}"
+
+
+def _style_both() -> str:
+    """Colours of a picture that a page shows as an image: light or dark as the system prefers."""
+    dark = {name: pair[1] for name, pair in COLOURS.items()}
+    preferred = "@media (prefers-color-scheme: dark)"
+    return f"{_style_alone()} {preferred} {{ .keyhole {{ {_declare_colours(dark)} }} }}"
 
 
 PAGE_COLOURS = _style_page(COLOURS, {})
 EXPLORER_COLOURS = _style_explorer()
 PICTURE_STYLE = f"<style>{_style_picture()}{PICTURE_RULES}</style>"
 ALONE_STYLE = f"{_style_alone()}{PICTURE_RULES}"
+BOTH_STYLE = f"{_style_both()}{PICTURE_RULES}"

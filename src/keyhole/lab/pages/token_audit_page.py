@@ -98,6 +98,14 @@ def _list_stopping(found: TokenAudit) -> Markup:
 
 
 def _draw_spectra(found: TokenAudit) -> Markup:
+    note = (
+        "Values before the gap are directions of the output projection, those behind it are errors"
+        " of the answers: the coarser the answers, the higher they stand."
+    )
+    return join_markup(draw_chart(describe_spectra(found)), format_note(note))
+
+
+def describe_spectra(found: TokenAudit) -> Chart:
     """Singular values by their order; the gap is where they fall."""
     shown = [record for record in found.policies if record.policy in _DRAWN]
     rank = found.policies[0].rank
@@ -108,18 +116,13 @@ def _draw_spectra(found: TokenAudit) -> Markup:
         for record, kind in zip(shown, _KINDS, strict=False)
     ]
     levels = [] if rank is None else [Level(f"rank {rank}", rank + 0.5, upright=True)]
-    chart = Chart(
+    return Chart(
         "singular values of the answers, from the largest",
         Axis("order"),
         Axis("singular value", log=True),
         lines,
         levels,
     )
-    note = (
-        "Values before the gap are directions of the output projection, those behind it are errors"
-        " of the answers: the coarser the answers, the higher they stand."
-    )
-    return join_markup(draw_chart(chart), format_note(note))
 
 
 def _list_points(record: TokenPolicyRecord) -> list[Point]:

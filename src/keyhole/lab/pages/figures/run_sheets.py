@@ -14,12 +14,13 @@ from keyhole.lab.pages.parts.error_curves import describe_error_curve
 from keyhole.lab.pages.parts.recovered_matrices import describe_recovery
 from keyhole.lab.pages.recovery_page import describe_query_phases
 from keyhole.lab.pages.sweep_page import describe_sweep, split_panels
+from keyhole.lab.pages.token_audit_page import describe_spectra
 from keyhole.lab.pages.training_page import describe_training
 from keyhole.lab.pages.twins_page import describe_twins
 from keyhole.lab.runs.other_records import SweepRecord
 from keyhole.lab.runs.reading import SavedRun
 from keyhole.lab.runs.records import Envelope
-from keyhole.lab.runs.recovery_records import RecoveryRecord
+from keyhole.lab.runs.recovery_records import AuditRecord, RecoveryRecord
 from keyhole.lab.runs.rows import count_fewest_queries, count_learning_queries
 from keyhole.lab.runs.store import read_rows
 from keyhole.lab.runs.tables import tabulate_rows
@@ -49,6 +50,13 @@ def _title_by_itself(chart: Chart | None) -> Sheet | None:
 
 def _title_by_sentence(run: SavedRun[Envelope], chart: Chart | None) -> Sheet | None:
     return None if chart is None else Sheet(run.data.sentence, (chart,))
+
+
+def _describe_audit(run: SavedRun[AuditRecord]) -> Sheet | None:
+    """Policies by the error behind them; of a language model the spectrum of its answers."""
+    data = run.data
+    chart = describe_policies(data) if data.tokens is None else describe_spectra(data.tokens)
+    return _title_by_sentence(run, chart)
 
 
 def _describe_queries(run: SavedRun[RecoveryRecord]) -> Sheet | None:
@@ -83,7 +91,7 @@ _SHEETS: dict[str, dict[str, Describe]] = {
         "error-against-queries": lambda run: _title_by_itself(describe_error_curve(run.data)),
     },
     "learn": _LEARNED,
-    "audit": {"audit": lambda run: _title_by_sentence(run, describe_policies(run.data))},
+    "audit": {"audit": _describe_audit},
     "twins": {"twins": lambda run: _title_by_sentence(run, describe_twins(run.data))},
     "build": {
         "margin": _describe_margins,
