@@ -1,11 +1,16 @@
 """The command line as documented: what it prints, what it writes, how it exits."""
 
 import json
+import re
+import shlex
 import time
 
 import numpy as np
 import pytest
 
+from keyhole import cli
+from keyhole.lab.jobs import COMMANDS
+from keyhole.learners.registry import LEARNERS
 from keyhole.models import Head, MultiHead, SelfAttention, load, save
 from keyhole.tasks import TASKS
 
@@ -327,3 +332,49 @@ def test_the_version_is_printed(keyhole):
 
     ran = keyhole("--version")
     assert (ran.code, ran.out.strip()) == (0, package.__version__)
+
+
+# --- help -----------------------------------------------------------------------------------------
+
+SHOWN = [name for name, command in COMMANDS.items() if command.help is not None]
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_example_in_the_help_of_a_command_is_a_line_that_it_takes(name):
+    program, command, *arguments = shlex.split(COMMANDS[name].example)
+    assert (program, command) == ("keyhole", name)
+    _, bound, _ = cli.app.parse_args([command, *arguments], exit_on_error=False, print_error=False)
+    assert bound.arguments
+    assert COMMANDS[name].example in cli.app[name].help
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bound"], "TASK is missing. Example: keyhole bound sparse-average"),
+        (["learn"], "TARGET is missing. Example: keyhole learn hidden.safetensors"),
+        (["sample"], "KIND is missing. Example: keyhole sample head"),
+        (["attack"], "MODEL is missing. Example: keyhole attack gru.safetensors"),
+        (["sample", "head", "--width"], "--width needs a value. Example: keyhole sample head"),
+    ],
+)
+def test_what_is_missing_is_called_as_the_help_calls_it(capsys, arguments, said):
+    assert cli._run_command_line(arguments) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"keyhole: {said}")
+    assert told.rstrip().endswith(f"`keyhole {arguments[0]} --help` lists the choices.")
+
+
+def read_help(name, capsys):
+    cli._run_command_line([name, "--help"])
+    return " ".join(re.sub("[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
+
+
+def test_help_lists_the_choices_of_learners_tasks_and_kinds(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in ("learn", "plan"):
+        told = read_help(name, capsys)
+        assert all(re.search(rf"\b{learner}\b", told) for learner in LEARNERS)
+    for name in ("bound", "build", "attack", "talk", "train"):
+        told = read_help(name, capsys)
+        assert all(re.search(rf"\b{task}\b", told) for task in TASKS)

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, MissingArgumentError
 from cyclopts import Parameter as Option
 
 from keyhole import __version__
@@ -53,7 +53,7 @@ def _add_command(command: Command) -> None:
         "__annotations__": told,
     }.items():
         setattr(run, name, value)
-    app.command(run, name=command.name, help=command.help)
+    app.command(run, name=command.name, help=f"{command.help}\n\nExample: {command.example}")
 
 
 # The fields of a job are the options of its command: nothing is spelt twice.
@@ -110,6 +110,8 @@ def _run_command_line(arguments: list[str]) -> int:
         _check_encoding(arguments)
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     # Exit codes are a contract: 2 what was asked, 3 the target or the verdict, 1 a bug of ours.
+    except MissingArgumentError as error:
+        return _print_complaint(arguments, "INVALID_INPUT", _explain_missing(error), 2)
     except (CycloptsError, InvalidInput) as error:
         return _print_complaint(arguments, "INVALID_INPUT", str(error).strip(), 2)
     except (StorageFailed, ClusterLost) as error:
@@ -141,6 +143,19 @@ def _run_command_line(arguments: list[str]) -> int:
             1,
         )
     return code if isinstance(code, int) else 0
+
+
+def _explain_missing(error: MissingArgumentError) -> str:
+    """What was not given, by the name that `--help` has for it, and a line that would do."""
+    named = next((COMMANDS[word] for word in error.command_chain or () if word in COMMANDS), None)
+    if named is None or error.argument is None:
+        return str(error).strip()
+    option = error.argument.name
+    required = error.argument.required
+    said = (
+        f"{option.removeprefix('--').upper()} is missing" if required else f"{option} needs a value"
+    )
+    return f"{said}. Example: {named.example}. `keyhole {named.name} --help` lists the choices."
 
 
 def _check_encoding(arguments: list[str]) -> None:

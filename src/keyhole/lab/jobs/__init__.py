@@ -45,6 +45,7 @@ class Command:
         run: place of the function that does such a job.
         record: place of the class of its record.
         help: what it does, for the command line; nothing where it is made for sweeps alone.
+        example: a line that `--help` shows and that can be pasted, but for names of files.
         page: place of (record, directory) -> the page of a run; its fields as a table when absent.
         question: place of record -> what was asked, in words; not told when absent.
         summary: place of record -> its rows in a report; its fields when absent.
@@ -58,6 +59,7 @@ class Command:
     run: str
     record: str
     help: str | None
+    example: str = ""
     page: str | None = None
     question: str | None = None
     summary: str | None = None
@@ -74,6 +76,7 @@ class Command:
 _COMMANDS = (
     Command(
         name="demo",
+        example="keyhole demo --out tour",
         job=DemoJob,
         run="keyhole.lab.demo.tour:run_demo",
         record=f"{_RECORDS}.recovery_records:DemoRecord",
@@ -84,6 +87,7 @@ _COMMANDS = (
     ),
     Command(
         name="learn",
+        example="keyhole learn hidden.safetensors --out first",
         job=LearnJob,
         run=f"{_ASKING}.learn:run_learn",
         record=f"{_RECORDS}.recovery_records:LearnRecord",
@@ -95,6 +99,7 @@ _COMMANDS = (
     ),
     Command(
         name="plan",
+        example="keyhole plan --width 64 --rank 4",
         job=PlanJob,
         run=f"{_ASKING}.plan:run_plan",
         record=f"{_RECORDS}.recovery_records:PlanRecord",
@@ -103,6 +108,7 @@ _COMMANDS = (
     ),
     Command(
         name="verify",
+        example="keyhole verify hidden.safetensors first/model.safetensors",
         job=VerifyJob,
         run=f"{_ASKING}.verify:run_verify",
         record=f"{_RECORDS}.recovery_records:VerifyRecord",
@@ -113,6 +119,7 @@ _COMMANDS = (
     ),
     Command(
         name="audit",
+        example="keyhole audit hidden.safetensors --out audit",
         job=AuditJob,
         run=f"{_ASKING}.audit:run_audit",
         record=f"{_RECORDS}.recovery_records:AuditRecord",
@@ -127,6 +134,7 @@ _COMMANDS = (
     ),
     Command(
         name="compare",
+        example="keyhole compare hidden.safetensors first/model.safetensors",
         job=CompareJob,
         run=f"{_ASKING}.compare:run_compare",
         record=f"{_RECORDS}.recovery_records:CompareRecord",
@@ -140,6 +148,7 @@ _COMMANDS = (
     ),
     Command(
         name="inspect",
+        example="keyhole inspect my_model:model",
         job=InspectJob,
         run=f"{_ASKING}.inspect:run_inspect",
         record=f"{_RECORDS}.inspection_records:InspectRecord",
@@ -150,6 +159,7 @@ _COMMANDS = (
     ),
     Command(
         name="twins",
+        example="keyhole twins multihead.safetensors",
         job=TwinsJob,
         run=f"{_ASKING}.twins:run_twins",
         record=f"{_RECORDS}.recovery_records:TwinsRecord",
@@ -163,6 +173,7 @@ _COMMANDS = (
     ),
     Command(
         name="build",
+        example="keyhole build match2 --length 16 --modulus 64 --out match2",
         job=BuildJob,
         run=f"{_COMPUTING}.build:run_build",
         record=f"{_RECORDS}.task_records:BuildRecord",
@@ -176,6 +187,7 @@ _COMMANDS = (
     ),
     Command(
         name="train",
+        example="keyhole train match2 --length 8 --modulus 16 --steps 500 --seeds 2",
         job=TrainJob,
         run=f"{_COMPUTING}.train:run_train",
         record=f"{_RECORDS}.task_records:TrainRecord",
@@ -191,6 +203,7 @@ _COMMANDS = (
     ),
     Command(
         name="sweep",
+        example="keyhole sweep experiments/queries-per-parameter.toml",
         job=SweepJob,
         run="keyhole.lab.sweeps.sweep:run_sweep",
         record=f"{_RECORDS}.other_records:SweepRecord",
@@ -204,6 +217,7 @@ _COMMANDS = (
     ),
     Command(
         name="sample",
+        example="keyhole sample head --width 32 --out hidden.safetensors",
         job=SampleJob,
         run=f"{_SHOWING}.sample:run_sample",
         record=f"{_RECORDS}.other_records:SampleRecord",
@@ -214,6 +228,7 @@ _COMMANDS = (
     ),
     Command(
         name="bound",
+        example="keyhole bound sparse-average --length 1024 --q 16 --embed 3 --bits 16",
         job=BoundJob,
         run=f"{_COMPUTING}.bound:run_bound",
         record=f"{_RECORDS}.task_records:BoundRecord",
@@ -227,6 +242,7 @@ _COMMANDS = (
     ),
     Command(
         name="attack",
+        example="keyhole attack gru.safetensors sparse-average --length 40",
         job=AttackJob,
         run=f"{_COMPUTING}.attack:run_attack",
         record=f"{_RECORDS}.task_records:AttackRecord",
@@ -234,6 +250,7 @@ _COMMANDS = (
     ),
     Command(
         name="talk",
+        example="keyhole talk match2/model.safetensors match2 --length 16 --modulus 64 --bits 8",
         job=TalkJob,
         run=f"{_COMPUTING}.talk:run_talk",
         record=f"{_RECORDS}.task_records:TalkRecord",
@@ -245,6 +262,7 @@ _COMMANDS = (
     ),
     Command(
         name="report",
+        example="keyhole report first second --out compared",
         job=ReportJob,
         run=f"{_SHOWING}.report:run_report",
         record=f"{_RECORDS}.other_records:ReportRecord",
@@ -255,6 +273,7 @@ _COMMANDS = (
     ),
     Command(
         name="serve",
+        example="keyhole serve hidden.safetensors --port 8000",
         job=ServeJob,
         run=f"{_SHOWING}.serve:run_serve",
         record=f"{_RECORDS}.other_records:ServeRecord",
@@ -267,6 +286,7 @@ _COMMANDS = (
     ),
     Command(
         name="ui",
+        example="keyhole ui --runs runs",
         job=UiJob,
         # The explorer stands above the lab, which knows it by this place alone.
         run="keyhole.web.explorer:run_ui",

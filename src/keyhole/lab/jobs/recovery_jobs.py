@@ -30,7 +30,10 @@ class LearnJob(Reaching, Wired, Hinting, Layering, Targeting):
             answers, token-bound, or labels; may be given several times.
         tokens_in: the target takes token ids and answers a logit for each.
         vocabulary: how many ids it has, where the target does not say.
-        learner: auto, or the name of a learner.
+        learner: auto, or one of exact, low-rank, nystrom, nuclear-norm, grid, restricted, noisy,
+            balanced, labels, several-heads, heads-in-ball, layer, wired-layer, orthogonal,
+            repetition, network, network-in-ball, noisy-network, smooth-network, gated-network,
+            third-order, one-layer, smooth-layer, antisymmetric and tolerant.
         budget: never ask more sequences than this, verification included.
         max_seconds: stop after so many seconds of own work; waiting for the target is none.
         seed: seed of every random choice.
@@ -64,7 +67,10 @@ class PlanJob(Wired, Hinting, Layering, MaybeTargeting):
         width: size of a token.
         outputs: numbers per answer.
         accuracy: error of W that is wanted; the largest tolerance that guarantees it is printed.
-        learner: auto, or the name of a learner.
+        learner: auto, or one of exact, low-rank, nystrom, nuclear-norm, grid, restricted, noisy,
+            balanced, labels, several-heads, heads-in-ball, layer, wired-layer, orthogonal,
+            repetition, network, network-in-ball, noisy-network, smooth-network, gated-network,
+            third-order, one-layer, smooth-layer, antisymmetric and tolerant.
         latency: seconds that one request takes; measured on the metadata of a service when absent.
         in_flight: how many requests may be under way at once.
     """
@@ -85,7 +91,8 @@ class VerifyJob(Reaching, Declaring, Layering, Comparing):
     Args:
         witness: the directory of a run that ended with CLASS_REFUTED, instead of a model.
         width: size of a token; the model's, or the witness's, when absent.
-        simulate: what to do to the target's answers, as NAME=VALUE.
+        simulate: what to do to the target's answers, as NAME=VALUE: noise, tolerance, decimals,
+            answers, token-bound, or labels; may be given several times.
         budget: never ask more sequences than this.
         seed: seed of the fresh queries.
     """
@@ -213,7 +220,10 @@ class TrialJob(Hinting):
     Args:
         model: the model to draw.
         simulate: what to do to its answers, as NAME=VALUE.
-        learner: auto, or the name of a learner.
+        learner: auto, or one of exact, low-rank, nystrom, nuclear-norm, grid, restricted, noisy,
+            balanced, labels, several-heads, heads-in-ball, layer, wired-layer, orthogonal,
+            repetition, network, network-in-ball, noisy-network, smooth-network, gated-network,
+            third-order, one-layer, smooth-layer, antisymmetric and tolerant.
         budget: never ask more sequences than this, verification included.
         seed: seed of the learner.
     """

@@ -90,7 +90,8 @@ class AttackJob(TaskSizing, Attacking):
     """An input on which a MODEL that is too small for TASK fails.
 
     Args:
-        dtype: the number format an attention model is evaluated in.
+        dtype: the number format an attention model is evaluated in: f64, f32, f16, bf16 or
+            fixed:I.F.
         accuracy: largest error of an answer that is allowed; 1/(4q) when absent.
         seed: seed of every random choice.
     """
