@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all test-kernel check wheel bench bench-art real interop docs lock clean
+.PHONY: demo test test-all test-kernel check wheel bench bench-art experiments experiments-long real interop docs lock clean
 
 demo: $(VENV)/.base
 	$(BIN)/keyhole demo
@@ -35,6 +35,14 @@ wheel: $(VENV)/.base
 
 bench: $(VENV)/.dev
 	for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+# Those that take a minute at most on two idle cores; the others are run by `make experiments-long`.
+LONG := appendix-d appendix-d-what-helps match3-easy match3-strict position-codes sample-complexity softmax-against-linear
+QUICK := $(filter-out $(LONG),$(basename $(notdir $(wildcard experiments/*.toml))))
+experiments: FILES := $(QUICK)
+experiments-long: FILES := $(LONG)
+experiments experiments-long: $(VENV)/.dev
+	for name in $(FILES); do echo "== $$name"; $(BIN)/keyhole sweep experiments/$$name.toml || exit 1; done
 
 bench-art: $(VENV)/.dev
 	$(BIN)/python bench/art.py --install --published 3

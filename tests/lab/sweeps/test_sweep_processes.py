@@ -224,6 +224,7 @@ def test_misuse_is_told(keyhole, sweep, tmp_path):
         (("own.json",), "a directory of its own"),
         (("nowhere.toml",), "no sweep file"),
         ((sweep, "--workers", -1), "--workers"),
+        ((sweep, "--resume", "--out", "nothing"), "holds no rows of a sweep to go on with"),
         ((sweep, "--export", "xml"), "--export takes csv, json, parquet"),
     ):
         ran = keyhole("sweep", *arguments)
@@ -238,9 +239,7 @@ def start_dask(what, *arguments):
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_dies_in_the_middle_ends_in_a_sentence_and_nothing_is_lost(
-    keyhole, tmp_path
-):
+def test_a_worker_and_a_scheduler_that_die_cost_no_row_and_the_sweep_is_resumed(tmp_path):
     pytest.importorskip("distributed")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -249,33 +248,62 @@ def test_a_scheduler_that_dies_in_the_middle_ends_in_a_sentence_and_nothing_is_l
             {
                 "job": "trial",
                 "base": {"model": {"kind": "head", "width": 16}},
-                "grid": {"seed.range": [0, 400]},
+                "grid": {"seed.range": [0, 120]},
             }
         )
     )
-    address = f"tcp://127.0.0.1:{port}"
-    scheduler = start_dask("scheduler", "--host", "127.0.0.1", "--port", str(port))
-    worker = start_dask("worker", address, "--nworkers", "1", "--nthreads", "1")
+    address, store = f"tcp://127.0.0.1:{port}", tmp_path / "long" / "store.sqlite"
+    command = [sys.executable, "-m", "keyhole", "sweep", "long.json", "--out", "long"]
+    cluster = start_cluster(port)
     running = None
     try:
-        command = [sys.executable, "-m", "keyhole", "sweep", "long.json", "--out", "long"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        wait_for_port(port)
         running = subprocess.Popen([*command, "--cluster", address], cwd=tmp_path, **pipes)
-        store = tmp_path / "long" / "store.sqlite"
-        until = time.monotonic() + 60
-        while time.monotonic() < until and not (store.exists() and list(read_rows(store))):
-            time.sleep(0.1)
-        scheduler.kill()
-        _, err = running.communicate(timeout=60)
+        wait_for_rows(store, 5)
+        # One of two workers: the other takes over what it held.
+        cluster[1].kill()
+        seen = count_rows(store)
+        wait_for_rows(store, seen + 5)
+        assert running.poll() is None
+        cluster[0].kill()
+        _, err = running.communicate(timeout=120)
+        kept = count_rows(store)
+        end_processes(cluster)
+        cluster = start_cluster(port)
+        again = [*command, "--cluster", address, "--resume", "--json"]
+        # Two workers begin anew, which takes its time on a busy machine.
+        went_on = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, timeout=400)
     finally:
-        for process in filter(None, (scheduler, worker, running)):
-            process.kill()
-            process.wait()
+        end_processes([*cluster, *filter(None, [running])])
     assert running.returncode == 3, err
     assert "What was done is kept" in err
     assert "Traceback" not in err
-    assert list(read_rows(store))
+    assert seen + 5 <= kept < 120
+    assert went_on.returncode == 0, went_on.stderr
+    jobs = json.loads(went_on.stdout)["jobs"]
+    assert jobs == {"total": 120, "done": 120, "failed": 0, "run_now": 120 - kept}
+
+
+def start_cluster(port):
+    """A scheduler and two workers, each a process of its own."""
+    address = f"tcp://127.0.0.1:{port}"
+    scheduler = start_dask("scheduler", "--host", "127.0.0.1", "--port", str(port))
+    wait_for_port(port)
+    return [scheduler, *(start_dask("worker", address, "--nthreads", "1") for _ in range(2))]
+
+
+def end_processes(processes):
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def wait_for_rows(store, least):
+    """Until a store holds so many rows."""
+    until = time.monotonic() + 240
+    while time.monotonic() < until and count_rows(store) < least:
+        time.sleep(0.1)
+    assert count_rows(store) >= least
 
 
 def count_rows(store):
@@ -287,7 +315,7 @@ def count_rows(store):
 
 def wait_for_port(port):
     """Until somebody listens there."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 90
     while time.monotonic() < until:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()

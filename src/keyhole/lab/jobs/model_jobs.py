@@ -42,6 +42,8 @@ class SweepJob(Job):
         out: directory of the store and the page; runs/NAME when absent. What it holds is not run
             again.
         retry_failed: run jobs that failed again.
+        resume: go on with what `out` holds, and refuse a directory that holds nothing; without it
+            both are taken.
         export: also write the rows as csv, json or parquet; may be given several times.
     """
 
@@ -51,6 +53,7 @@ class SweepJob(Job):
     cluster: str | None = None
     out: str | None = None
     retry_failed: bool = False
+    resume: bool = False
     export: tuple[str, ...] = ()
 
 

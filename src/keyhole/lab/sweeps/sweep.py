@@ -42,6 +42,11 @@ def run_sweep(job: SweepJob, *, work: tuple[Loader, Runner]) -> Record[SweepReco
     if job.workers < 0:
         raise InvalidInput(f"--workers is a whole number >= 0; got {job.workers}.")
     directory = Path(job.out) if job.out is not None else Path("runs") / sweep.name
+    if job.resume and not (directory / "store.sqlite").is_file():
+        raise InvalidInput(
+            f"{directory} holds no rows of a sweep to go on with. Leave --resume away to begin, or"
+            " name the directory with --out."
+        )
     jobs = _place_jobs(sweep, directory)
     # The store has a lock of its own; this one keeps the page from being written twice.
     with hold_directory(directory):
