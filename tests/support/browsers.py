@@ -1,6 +1,7 @@
 """A real browser, where there is one; it reaches no host but this."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,18 @@ needs_chromium = pytest.mark.skipif(
 def launch(playwright):
     """A browser without a window."""
     return playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+
+
+def find_serious_issues(page):
+    """What axe-core calls serious or critical on a page: the rule, and the first place it names."""
+    package = pytest.importorskip("axe_playwright_python", reason="axe-core: pip install '.[dev]'")
+    page.evaluate((Path(package.__file__).parent / "axe.min.js").read_text())
+    found = page.evaluate("() => axe.run()")["violations"]
+    return [
+        (one["id"], one["nodes"][0]["html"])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
 
 
 # Pairs of labels of one drawing that touch as the browser draws them, and labels outside it.

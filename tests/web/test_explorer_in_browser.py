@@ -17,7 +17,7 @@ from keyhole.models import Head, save
 from keyhole.tasks import TASKS
 from keyhole.web.explorer import Explorer, Window
 from keyhole.web.messages import Target
-from support.browsers import FAULTS_OF_LABELS, launch, needs_chromium
+from support.browsers import FAULTS_OF_LABELS, find_serious_issues, launch, needs_chromium
 from support.majority import WHOLE
 from support.paths import ROOT
 from support.shelf import HOSTILE, PICTURE, shelved
@@ -145,6 +145,7 @@ def test_every_view_opens_without_a_complaint_wide_narrow_light_and_dark(explore
         says(page, text)
         assert page.locator(".rail [aria-current=page]").count() == 1
         assert page.evaluate(FAULTS_OF_LABELS) == []
+        assert find_serious_issues(page) == []
         shots(page, name) if name in MAIN else shot(page, f"{name}-light")
 
 
@@ -182,6 +183,7 @@ def test_what_was_recovered_is_there_again_at_its_address_and_the_command_says_h
         page.click("summary")
         assert json.loads(page.locator("details pre").inner_text())["verdict"] == "EXACT"
         page.click("summary")
+        assert find_serious_issues(page) == []
         shots(page, "recovered")
 
 
@@ -409,6 +411,7 @@ def test_a_target_is_watched_stopped_gone_on_with_and_compared(asking):
         assert page.locator("#result canvas").count() == 6
         assert page.locator("#stop-at").count() == 1
         assert page.evaluate(FAULTS_OF_LABELS) == []
+        assert find_serious_issues(page) == []
         shots(page, "target")
     with opened(asking, view) as page:
         says(page, "differ from the truth by")

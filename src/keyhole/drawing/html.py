@@ -90,8 +90,9 @@ def format_table(
             for kind, cell in zip(kinds[1:], rest, strict=False)
         )
         lines.append(element("tr", element("th", str(first), scope="row"), *cells))
+    # A column without a name has no header: an empty one would be read out as nothing.
     head = (
-        element("th", str(name), scope="col", class_=kind)
+        element("th", str(name), scope="col", class_=kind) if name else element("td", class_=kind)
         for kind, name in zip(kinds, columns, strict=False)
     )
     return element("table", element("thead", element("tr", *head)), element("tbody", *lines))

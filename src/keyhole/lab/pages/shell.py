@@ -124,6 +124,14 @@ const addButtons = (place, words, svg, table, zoomed) => {
   zoom.setAttribute("aria-pressed", false);
   place.after(row);
 };
+// What is scrolled sideways must be reached by the keyboard; what is not would stand in its way.
+const reach = () => {
+  for (const table of document.querySelectorAll("table"))
+    if (table.scrollWidth > table.clientWidth) table.tabIndex = 0;
+    else table.removeAttribute("tabindex");
+};
+addEventListener("resize", reach);
+reach();
 for (const svg of document.querySelectorAll("svg.keyhole")) {
   const outer = svg.closest("[role=region]") || svg, numbers = svg.dataset.csv;
   addButtons(outer, svg.getAttribute("aria-label"), () => drawingOf(svg),

@@ -106,7 +106,9 @@ function circle(place, state, { pick, move }) {
         });
         parts.push(token);
       });
-      return canvasOf(width, height, `${x.length} tokens on a circle of ${M} angles`, parts);
+      const drawn = canvasOf(width, height, `${x.length} tokens on a circle of ${M} angles`, parts);
+      drawn.setAttribute("role", "group"); // tokens in it are sliders, which no image has
+      return drawn;
     },
   );
   ring.addEventListener("pointermove", event => {

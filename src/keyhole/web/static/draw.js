@@ -46,7 +46,7 @@ export function figure({ title, caption, copy, still = false, level = 2 }, ...bo
   if (copy) foot.append(" ", copyButton(copy));
   const head = title ? [el(`h${level}`, { text: title })] : [];
   const node = el("figure", {}, head, body, still ? [] : read, foot);
-  foot.append(" ", ...saveButtons(node, copy));
+  foot.append(...saveButtons(node, copy).flatMap(one => [" ", one]));
   node.read = text => {
     read.textContent = text;
   };

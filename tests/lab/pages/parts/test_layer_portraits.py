@@ -1,5 +1,7 @@
 """Portraits of attention layers: how far back heads look, tables and slopes as curves."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,10 +9,13 @@ import keyhole
 from keyhole.lab.jobs import LearnJob
 from keyhole.lab.pages.parts.layer_portraits import (
     average_attention,
+    draw_layer_portrait,
     draw_position_curves,
     list_position_scores,
 )
 from keyhole.lab.running import run_job
+from keyhole.lab.runs.record_parts import Queries
+from keyhole.lab.runs.recovery_records import LearnRecord
 from support.wired_layers import draw_wired
 
 
@@ -56,3 +61,14 @@ def test_the_page_of_a_recovered_layer_shows_its_portrait(positions, tmp_path, r
     assert "How far back heads look" in page
     assert ("Tables of the heads" in page) == (positions == "table")
     assert page.count("scores of head") >= 4
+
+
+def test_groups_are_named_only_where_heads_share_keys_and_values(rng):
+    queries = Queries(total=1)
+    data = LearnRecord(verdict="EXACT", status="RECOVERED", sentence="done", queries=queries)
+    alone = draw_wired("rms rope", rng)
+    assert "groups" not in draw_layer_portrait(data, alone)
+    shared = replace(
+        alone, Wk=alone.Wk[:1], Wv=alone.Wv[:1], wiring=replace(alone.wiring, groups=None)
+    )
+    assert "groups 1" in draw_layer_portrait(data, shared)

@@ -114,7 +114,8 @@ def _describe_shown(layer: AttentionLayer) -> str:
     told = ", ".join(
         name if value is True else f"{name} {_tell_value(value)}"
         for name, value in layer.wiring.told.items()
-        if value is not False
+        # A map of keys and values for every head is what a layer without groups has.
+        if value is not False and not (name == "groups" and value == layer.heads)
     )
     turned = " Scores are those at displacement 0." if layer.wiring.positions == "rope" else ""
     left = f" The first {_HEADS} heads are drawn." if layer.heads > _HEADS else ""
