@@ -4,16 +4,14 @@ import importlib.util
 import json
 import math
 import re
-import socket
 import subprocess
 import sys
-import time
-from contextlib import contextmanager
 
 import pytest
 
 from support.browsers import FAULTS_OF_LABELS, launch, needs_chromium
 from support.drawn_labels import count_labels, find_faults
+from support.notebooks import SIZES, serve_notebook
 from support.paths import ROOT
 
 pytest.importorskip("marimo")
@@ -127,33 +125,6 @@ def browser():
         opened.close()
 
 
-@contextmanager
-def serve_notebook(name):
-    """The address of a notebook that marimo runs, until it is stopped."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-    told = ["--headless", "--no-token", "--host", "127.0.0.1", "--port", str(port)]
-    command = [sys.executable, "-m", "marimo", "run", f"tutorials/{name}.py", *told]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server = subprocess.Popen(command, cwd=ROOT, **quiet)
-    try:
-        wait_for(port)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
-def wait_for(port):
-    for _ in range(600):
-        with socket.socket() as tried:
-            if tried.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise AssertionError("marimo does not answer")
-
-
 # Words of the last cell that shows any.
 LAST = {
     "a_head_entry_by_entry": "EXACT after",
@@ -162,9 +133,6 @@ LAST = {
     "what_rounding_does_not_hide": "behind bf16: relative",
     "where_a_small_network_must_fail": "6 hidden units.",
 }
-SIZES = """() => [...document.querySelectorAll("svg.keyhole, figure.keyhole")].map(e => {
-  const box = e.getBoundingClientRect(); return [box.width, box.height];
-})"""
 PICTURES = """() => [...document.querySelectorAll("svg.keyhole, figure.keyhole")].map(
   e => e.outerHTML).join()"""
 
@@ -173,7 +141,7 @@ PICTURES = """() => [...document.querySelectorAll("svg.keyhole, figure.keyhole")
 @needs_chromium
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_draws_in_marimo_and_follows_its_sliders(browser, name):
-    with serve_notebook(name) as address:
+    with serve_notebook(ROOT / "tutorials" / f"{name}.py") as address:
         page = browser.new_page(viewport={"width": 1200, "height": 900})
         page.goto(address)
         page.wait_for_selector("svg.keyhole, figure.keyhole", timeout=120_000)
