@@ -87,6 +87,9 @@ def list_shared_values() -> Iterator[Cell]:
         told = {"norm": "rms", "positions": "rope", "groups": groups}
         yield Cell(f"grouped {groups}, rope, RMSNorm", width, heads, False, told)
         yield Cell(f"grouped {groups}, rope, RMSNorm, biases", width, heads, True, told)
+    for groups in (2, 4):
+        told = {"norm": "rms", "positions": "rope", "groups": groups, "sinks": True}
+        yield Cell(f"sinks, grouped {groups}, rope, RMSNorm", 16, 4, False, told)
     for positions in ("table", "alibi", "none", "absolute"):
         told = {"norm": "layer", "positions": positions, "groups": 2}
         yield Cell(f"grouped 2, {positions}, LayerNorm, biases", 32, 4, True, told)

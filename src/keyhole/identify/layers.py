@@ -46,7 +46,7 @@ def layer_freedom(
     turned = round(rank * (wiring.rotary_share or 1.0)) if wiring.positions == "rope" else 0
     rest = rank - turned
     added = {"table": displacements - 1, "alibi": 1}.get(wiring.positions or "none", 0)
-    each = rank * (D + biased) + rank * outputs + added
+    each = rank * (D + biased) + rank * outputs + added + bool(wiring.sinks)
     shared = rank * D - rank**2 + rank * D + turned * biased - turned - rest**2
     placed = 0
     if wiring.positions == "absolute":

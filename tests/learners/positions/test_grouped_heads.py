@@ -13,6 +13,7 @@ from keyhole.learners.base import Status
 from keyhole.learners.positions.ball import NormBall
 from keyhole.learners.positions.grouped.kernel_split import split_by_kernel
 from keyhole.learners.positions.placed import Asking, measure_linear_part
+from keyhole.oracles.limits import Sized
 from support.seeds import few
 from support.wired_layers import answer_in_torch, differentiate
 
@@ -89,6 +90,36 @@ def test_large_key_biases_are_borne():
     found = WiredLayer(truth.wiring).run(Local(truth), rng=rng)
     assert found.verdict is Verdict.EXACT
     assert measure_error(truth, found.model, fresh) <= 1e-9
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_layers_with_sinks_come_back(groups):
+    for seed in few(4):
+        truth_rng, rng, fresh = np.random.default_rng(8100 + seed).spawn(3)
+        truth = draw(replace(ROPE, sinks=True), truth_rng, groups=groups)
+        found = WiredLayer(truth.wiring).run(Local(truth), rng=rng)
+        assert found.verdict is Verdict.EXACT
+        assert measure_error(truth, found.model, fresh) <= 1e-9
+        np.testing.assert_allclose(np.sort(found.model.sinks), np.sort(truth.sinks), atol=1e-7)
+        asked = found.ledger.total(without="verify").sequences
+        assert asked * truth.outputs <= 5.5 * found.degrees_of_freedom
+
+
+def test_sinks_in_short_sequences_are_refused_with_the_cause():
+    truth = draw(replace(ROPE, sinks=True), 82)
+    oracle = Sized(Local(truth), (1, 64))
+    found = WiredLayer(truth.wiring).run(oracle, rng=np.random.default_rng(83))
+    assert (found.verdict, found.status) == (Verdict.UNVERIFIED, Status.UNSEPARATED)
+    assert "Sinks are told from sequences of 256 tokens" in found.detail
+    assert found.ledger.total().sequences == 0
+
+
+def test_no_question_is_longer_than_allowed():
+    truth = draw(ROPE, 84)
+    found = WiredLayer(truth.wiring).run(
+        Sized(Local(truth), (1, 64)), rng=np.random.default_rng(85)
+    )
+    assert found.verdict is Verdict.EXACT
 
 
 def test_answers_in_float32_are_borne():

@@ -164,7 +164,8 @@ def test_two_layers_are_not_called_one():
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        ({"sinks": True}, "layers with sinks are modelled but not learned yet"),
+        ({"qk_norm": True}, "layers with qk_norm are modelled but not learned yet"),
+        ({"sinks": True}, "sinks are learned beside rotary positions and without a cap"),
         ({"norm": "rms", "eps": 0.0}, "eps = 0 lets tokens be read on a sphere only"),
     ],
 )

@@ -196,9 +196,9 @@ class _HeadFit:
             by_bias = np.einsum("qte,qta->qea", capped, turned)
             by_bias += np.einsum("qne,qna->qea", zero_capped, back)
             parts.append(by_bias / root)
-        if form.columns.shape[1]:
+        if scores.tau.size:
             np.add.at(by_zero, (np.arange(count)[:, None], placed.at), by_score)
-            parts.append(np.einsum("qne,nk->qek", by_zero, form.columns[: placed.length]))
+            parts.append(np.einsum("qne,nk->qek", by_zero, form.list_columns(placed.length)))
         return np.concatenate(parts, axis=2)
 
 
@@ -208,10 +208,11 @@ def attend_placed(scores: HeadScores, placed: Placed, form: ScoreForm) -> _Atten
     queries = placed.n[:, -1] @ scores.Wq.T + scores.bq
     keys = form.turn(placed.n @ scores.Wk.T + scores.bk, placed.at)
     own, slopes = form.limit(np.einsum("qr,qtr->qt", queries, keys) / root)
-    far = np.arange(placed.length)
+    columns = form.list_columns(placed.length)
+    far = np.arange(len(columns))
     zero_keys = form.turn(np.tile(scores.bk, (len(far), 1)), far)
     zero, zero_slopes = form.limit(queries @ zero_keys.T / root)
-    added = form.columns[: placed.length] @ scores.tau
+    added = columns @ scores.tau
     own, zero = own + added[placed.at], zero + added
     zero[np.arange(len(zero))[:, None], placed.at] = -np.inf
     top = np.maximum(own.max(axis=1), zero.max(axis=1))[:, None]

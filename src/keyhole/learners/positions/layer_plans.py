@@ -13,6 +13,7 @@ from keyhole.learners.positions.grouped.kernel_split import (
     count_split_questions,
     limit_split_questions,
 )
+from keyhole.learners.positions.grouped.sink_values import NODES
 from keyhole.learners.positions.head_split import count_extra_moves
 from keyhole.learners.positions.measuring import ROUNDS
 from keyhole.learners.positions.position_kind import COMPARED, FURTHER, LENGTHS, MOST, STEPS
@@ -39,11 +40,13 @@ def estimate_layer_queries(
     pair = absolute or wiring.positions == "none"
     placed = estimate_position_queries(wiring, displacements) if absolute else 0
     split = D + 1 if pair else D + count_extra_moves(D, rank)
+    if wiring.sinks:
+        split = D
     if (wiring.groups or heads) < heads:
         split = count_split_questions(heads * rank, heads)
     return {
         "wiring": _count_wiring_queries(told),
-        "read": D + (LONE_EXTRA if absolute else 1),
+        "read": (NODES * D if told.sinks else D) + (LONE_EXTRA if absolute else 1),
         **({"positions": placed} if absolute else {}),
         "split": split + _count_kind_queries(told, rank + FURTHER),
         "keys": sum(design.key_questions),
@@ -80,6 +83,7 @@ def limit_layer_queries(told: Wiring, width: int, outputs: int, displacements: i
     placed = 0
     if told.positions in (None, "absolute"):
         placed = limit_position_queries(displacements) + LONE_EXTRA
+    placed += NODES * width if told.sinks else 0
     kind = len(LENGTHS) * _count_kind_queries(told, MOST)
     each = width + 1 + split + kind + (1 + ROUNDS) * scores + QUERIES
     return placed + _count_wiring_queries(told) + len(SIZES) * each + 24

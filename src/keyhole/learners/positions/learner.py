@@ -36,6 +36,7 @@ from keyhole.learners.positions.found_wiring import (
     find_residual,
 )
 from keyhole.learners.positions.grouped.kernel_split import Unshared
+from keyhole.learners.positions.grouped.sink_values import TooShort, measure_sink_part
 from keyhole.learners.positions.head_fit import FittedHead, is_coarse
 from keyhole.learners.positions.head_split import Unfinished, Unsplit
 from keyhole.learners.positions.layer_plans import (
@@ -134,16 +135,20 @@ class WiredLayer:
 
 def _check_learnable(wiring: Wiring) -> None:
     """Raise where a wiring is told that this learner does not know."""
-    unknown = {
-        "sinks": bool(wiring.sinks),
-        "qk_norm": bool(wiring.qk_norm),
-    }
-    if named := [name for name, told in unknown.items() if told]:
+    if wiring.qk_norm:
         raise InvalidInput(
-            f"layers with {' and '.join(named)} are modelled but not learned yet; learned are heads"
-            " behind any norm, with any positions, with or without keys and values in common."
+            "layers with qk_norm are modelled but not learned yet; learned are heads behind any"
+            " norm, with any positions, with or without keys and values in common."
         )
-    if wiring.norm in ("rms", "layer") and wiring.eps == 0.0:
+    normed = wiring.norm in ("rms", "layer")
+    if wiring.sinks and (
+        wiring.positions != "rope" or wiring.softcap or (normed and not wiring.eps)
+    ):
+        raise InvalidInput(
+            "sinks are learned beside rotary positions and without a cap, and eps must be told with"
+            " them; say --positions rope and the --eps that the layer was built with, often 1e-5."
+        )
+    if normed and wiring.eps == 0.0:
         raise InvalidInput(
             "a norm with eps = 0 lets tokens be read on a sphere only, which this learner does not"
             " do; give the eps that the layer was built with, often 1e-5."
@@ -183,6 +188,8 @@ class _WiredSession:
             return self._attempt_sizes(linear)
         except BudgetSpent:
             return self._conclude(SPENT)
+        except TooShort:
+            return self._conclude(Ending(status=Status.UNSEPARATED, detail=_TOO_SHORT))
         except Unplaceable:
             return self._conclude(Ending(status=Status.UNSEPARATED, detail=_UNPLACED))
 
@@ -214,6 +221,8 @@ class _WiredSession:
 
     def _read_linear_part(self) -> LinearPart:
         """What lone tokens are answered; and what absolute positions add to tokens."""
+        if self.wiring.sinks:
+            return measure_sink_part(self._open_ball(), longest=self.longest, rng=self.rng)
         if self.wiring.positions != "absolute":
             linear = measure_linear_part(self._open_ball(), size=SIZES[0], rng=self.rng)
             return self._settle_residual(linear) if self.wiring.positions == "none" else linear
@@ -335,6 +344,7 @@ _UNSHARED = (
     " are answered: more heads of a group than a head is large, more than the outputs hold, or"
     " another wiring than was told."
 )
+_TOO_SHORT = "Sinks are told from sequences of 256 tokens and more; allow them with --lengths."
 _UNPLACED = "No vector that is added to a lone token before its norm explains the answers."
 _NARROW = "Of a token of one number a norm leaves little more than the sign."
 _NO_EPS = "The eps of the norm is too small to be seen; tell it with --eps."

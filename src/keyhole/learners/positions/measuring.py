@@ -10,6 +10,7 @@ import numpy as np
 from keyhole._arrays import Indices, Matrix, Stack, Vector
 from keyhole.learners.positions.grouped.kernel_split import has_kernel, split_by_kernel
 from keyhole.learners.positions.grouped.sharing import HeadMaps, share_maps
+from keyhole.learners.positions.grouped.sink_values import split_by_sinks
 from keyhole.learners.positions.head_fit import FittedHead, fit_head, is_coarse
 from keyhole.learners.positions.head_split import (
     RoughSplit,
@@ -118,6 +119,8 @@ class Measuring:
         with self.oracle.phase("split"):
             if shared := self._find_shared_values():
                 V = self._split_by_kernel(shared)
+            elif self.setting.wiring.sinks:
+                V = split_by_sinks(self.asking, self.linear, rng=self.rng)
             elif self.setting.wiring.positions == "none":
                 rough = split_one_pair(
                     self.asking, self.linear, size=self.size, roundoff=self.roundoff, rng=self.rng
@@ -306,6 +309,7 @@ class Measuring:
             bk=np.stack([head.scores.bk for head in shared]) if self.form.key_biased else None,
             bo=self.whole.constant if biased else None,
             table=_make_table(setting, self.form, [part.tau for part in scores]),
+            sinks=np.array([part.tau[-1] for part in scores]) if self.form.sinks else None,
         )
 
     def _list_maps(self, heads: list[FittedHead]) -> list[HeadMaps]:

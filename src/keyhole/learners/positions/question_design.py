@@ -58,7 +58,7 @@ def make_score_form(
         columns = np.eye(far)[:, 1:]
     elif wiring.positions == "alibi":
         columns = -np.arange(float(far))[:, None]
-    return ScoreForm(frequencies, columns, wiring.softcap, biased)
+    return ScoreForm(frequencies, columns, wiring.softcap, biased, bool(wiring.sinks))
 
 
 def design_questions(form: ScoreForm, D: int, rank: int, *, over: float = OVER) -> QuestionDesign:

@@ -24,12 +24,14 @@ class ScoreForm:
         columns: displacements x free numbers: what T is made of.
         cap: of the scores, None where they are not capped.
         biased: whether queries and keys may have biases.
+        sinks: whether a further score, the last free number, takes weight and has no value.
     """
 
     frequencies: Vector
     columns: Matrix
     cap: float | None
     biased: bool
+    sinks: bool = False
 
     @property
     def rotary(self) -> bool:
@@ -45,6 +47,14 @@ class ScoreForm:
     def longest(self) -> int:
         """How many displacements T knows."""
         return len(self.columns)
+
+    def list_columns(self, length: int) -> Matrix:
+        """What T is made of in sequences of that length; behind them a row for the sink."""
+        columns = self.columns[:length]
+        if not self.sinks:
+            return columns
+        rows, free = columns.shape
+        return np.block([[columns, np.zeros((rows, 1))], [np.zeros((1, free)), np.ones((1, 1))]])
 
     def turn(self, vectors: Array, displaced: Indices) -> Array:
         """Keys as the last token sees them from so far; queries by minus as much."""

@@ -121,7 +121,7 @@ def solve_rotary_keys(
     Wk[:turned] = K[:, : Wk.shape[1]]
     bk[:turned] = K[:, Wk.shape[1]] if form.biased else 0.0
     if turned == rank:
-        return Keys(Wk, bk, np.zeros(0))
+        return Keys(Wk, bk, np.zeros(int(form.sinks)))
     slopes = [slope]
     for g in range(1, int(group.max()) + 1):
         chosen = group == g
@@ -130,7 +130,7 @@ def solve_rotary_keys(
         )
     rows = np.linalg.svd(np.stack(slopes), full_matrices=False)[2][: rank - turned]
     Wk[turned:] = rows * np.sqrt(rank)
-    return Keys(Wk, bk, np.zeros(0))
+    return Keys(Wk, bk, np.zeros(int(form.sinks)))
 
 
 def _pick(read: ReadScores, chosen: Mask) -> ReadScores:
@@ -181,7 +181,7 @@ def solve_queries(read: ReadScores, placed: Placed, keys: Keys, form: ScoreForm)
     apart = seen[:, :-1] - seen[:, -1:]
     last = _append_one(placed.n[:, -1], form)
     features = np.einsum("qtr,qd->qtrd", apart, last).reshape(read.values.size, -1)
-    added = (form.columns[placed.at[:, :-1]] - form.columns[0]) @ keys.tau
+    added = (form.columns[placed.at[:, :-1]] - form.columns[0]) @ keys.tau[: form.columns.shape[1]]
     found = _solve_weighted(features, read, added).reshape(rank, -1)
     bq = found[:, D] if form.biased else np.zeros(rank)
     return HeadScores(found[:, :D], bq, keys.Wk, keys.bk, keys.tau)
