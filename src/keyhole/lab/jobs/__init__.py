@@ -25,7 +25,7 @@ from keyhole.lab.jobs.recovery_jobs import (
     VerifyJob,
 )
 from keyhole.lab.jobs.report_jobs import ReportJob, UiJob
-from keyhole.lab.jobs.task_jobs import AttackJob, BoundJob, BuildJob, TalkJob, TrainJob
+from keyhole.lab.jobs.task_jobs import AttackJob, BoundJob, BuildJob, LimitsJob, TalkJob, TrainJob
 
 _ASKING = "keyhole.lab.commands.recovery"
 _COMPUTING = "keyhole.lab.commands.computing"
@@ -238,6 +238,17 @@ _COMMANDS = (
         help=(
             "Whether a model of given sizes can do TASK: provably too small, enough by a"
             " construction, or open."
+        ),
+    ),
+    Command(
+        name="limits",
+        job=LimitsJob,
+        run=f"{_COMPUTING}.limits:run_limits",
+        record=f"{_RECORDS}.task_records:LimitsRecord",
+        page=f"{_PAGES}.limits_page:draw_limits_run",
+        help=(
+            "What is known of every task, or of TASK: the smallest weights that are proved, the"
+            " largest size that is excluded, or why not."
         ),
     ),
     Command(

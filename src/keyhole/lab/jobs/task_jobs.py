@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
 
-from keyhole.lab.jobs.job_parts import LATER, Attacking, Naming, TaskSizing
+from keyhole.lab.jobs.job_parts import LATER, Attacking, Job, Naming, TaskSizing
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,32 @@ class AttackJob(TaskSizing, Attacking):
     dtype: str | None = None
     accuracy: float | None = None
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class LimitsJob(Job):
+    """What is known of every task: smallest weights against largest size excluded.
+
+    Args:
+        task: one task; every one when absent.
+        length: tokens of an input, about.
+        bits: of a number, for what is excluded; what is known says how many it takes.
+        trained: a JSON file of what training found, drawn beside: a list of points with task,
+            length, size (heads times width) and error.
+        seed: seed of what is built for the picture of heads.
+        out: run directory with a page: a plane of size against length for each task; none when
+            absent.
+        force: overwrite the run in `out`.
+    """
+
+    task: str | None = None
+    _: KW_ONLY
+    length: int = 256
+    bits: int = 8
+    trained: str | None = None
+    seed: int = 0
+    out: str | None = None
+    force: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Records of the commands about tasks: build, bound, talk, attack, train."""
+"""Records of the commands about tasks: build, bound, limits, talk, attack, train."""
 
 from __future__ import annotations
 
@@ -181,6 +181,56 @@ class BoundRecord(RunRecord, frozen=True, kw_only=True, tag="bound"):
     plane: Plane | None = None
     conversation: ConversationRecord | None = None
     conjecture: str | None = None
+
+
+class TaskLimits(Part, frozen=True, kw_only=True):
+    """Both sides of a task at one length, each over all heads; a side that is missing says why."""
+
+    task: str
+    title: str
+    task_sizes: dict[str, Given]
+    length: int
+    axis: str
+    smallest: ProvenRecord | None
+    enough: int | None
+    one_layer: int | None
+    excluded: int
+    inequality: str | None
+    missing: str | None
+
+
+class HeadsLimit(Part, frozen=True, kw_only=True):
+    """Key width of so many heads: certified in numbers of `bits`, excluded in numbers of `few`.
+
+    `by_positions` is excluded where keys depend on positions alone.
+    """
+
+    heads: int
+    embed: int | None
+    bits: int | None
+    excluded: int
+    by_positions: int
+    few: int
+
+
+class TrainedPoint(Part, frozen=True, kw_only=True):
+    """What training found at one size: heads times width, and the error of the best model."""
+
+    task: str
+    length: int
+    size: float
+    error: float
+
+
+class LimitsRecord(RunRecord, frozen=True, kw_only=True, tag="limits"):
+    """Every task, smallest known against largest excluded; planes where a page was asked for."""
+
+    bits: int
+    length: int
+    rows: list[TaskLimits]
+    planes: list[TaskLimits] = []
+    heads: list[HeadsLimit] = []
+    trained: list[TrainedPoint] = []
 
 
 class TalkRecord(RunRecord, frozen=True, kw_only=True, tag="talk"):
