@@ -131,6 +131,11 @@ class Format:
         """Largest relative error of rounding a normal number."""
         return 2.0**-self.digits
 
+    @property
+    def grain(self) -> float:
+        """Spacing of the smallest numbers, below which no difference is kept."""
+        return 2.0 ** (self.least - self.digits + 1)
+
     def cast(self, numbers: Array) -> Array:
         """The nearest numbers of the format, ties to even; below 2^least they are evenly spaced."""
         if self.via is not None:

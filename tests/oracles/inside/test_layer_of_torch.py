@@ -147,6 +147,7 @@ def test_short_formats_end_in_a_verdict(kind):
     [("float64", 2, True), ("float32", 2, True), ("bfloat16", 2, False), ("float16", 1, True)],
 )
 def test_recovery_is_promised_only_where_answers_are_fine_enough(kind, heads, promised):
+    torch.manual_seed(2)
     layer = nn.MultiheadAttention(WIDTH, heads, bias=False, dtype=getattr(torch, kind))
     inside = keyhole.inspect(Model([layer]))
     advice = advise(inside.attention[0], "my_model:model", inside)
@@ -155,3 +156,35 @@ def test_recovery_is_promised_only_where_answers_are_fine_enough(kind, heads, pr
     # What is promised is kept, and what is not would have been said in vain.
     recovery = keyhole.learn(keyhole.open_layer(Model([layer]), "layers.0"), rng=0)
     assert recovery.verdict.verified == promised
+
+
+@pytest.mark.parametrize("seed", [3, 10])
+def test_float16_numbers_too_small_for_their_digits_refute_nothing(seed):
+    """Below 2^-14 they are 2^-24 apart, which is more than their relative rounding."""
+    torch.manual_seed(seed)
+    layer = nn.MultiheadAttention(WIDTH, 1, bias=False, dtype=torch.float16)
+    recovery = keyhole.learn(keyhole.open_layer(Model([layer]), "layers.0"), rng=0)
+    assert recovery.verdict is not keyhole.Verdict.CLASS_REFUTED, recovery.sentence
+
+
+class LastOnly(nn.Module):
+    """Attention that answers its last position alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = self.q(x[:, -1:]), self.k(x), self.v(x)
+        return (torch.softmax(q @ k.transpose(1, 2) / 6**0.5, dim=-1) @ v)[:, 0]
+
+
+# torch is about to leave TorchScript behind; archives of it are still met.
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_a_whole_model_that_reads_its_last_position_is_its_own_layer_scripted_or_not():
+    torch.manual_seed(1)
+    model = LastOnly().double().eval()
+    X = np.random.default_rng(2).normal(size=(5, 4, 6))
+    expected = model(torch.from_numpy(X)).detach().numpy()
+    for given in (model, torch.jit.script(model)):
+        np.testing.assert_allclose(keyhole.open_layer(given, "").ask(X), expected, rtol=1e-12)

@@ -48,10 +48,12 @@ def describe_coarseness(stated: Imperfection, seen: Imperfection | None = None) 
     both = stated if seen is None else stated.combined(seen)
     narrow = both.format in _NARROW
     noise = np.inf if np.isnan(both.noise) else _DEVIATIONS * both.noise
+    # Subnormal numbers are rounded to their spacing, however small they are.
+    grain = FORMATS[both.format].grain if narrow else 0.0
     return Coarseness(
         unit=max(_ROUNDINGS * EPS, 0.0 if narrow else _find_unit(both)),
         relative=FORMATS[both.format].roundoff if narrow else 0.0,
-        absolute=both.tolerance + noise,
+        absolute=both.tolerance + noise + grain,
     )
 
 

@@ -45,8 +45,8 @@ class Supplied:
             hooked = Hooked(
                 lambda batch, length: self._call(tokens), layer.module, layer.end, name=layer.name
             )
-            return take_last_position(hooked(tokens), layer)
-        mixed = take_last_position(tensor_of(self._call(tokens)), layer)
+            return take_last_position(hooked(tokens), layer, len(tokens))
+        mixed = take_last_position(tensor_of(self._call(tokens)), layer, len(tokens))
         return layer.output(mixed) if layer.beside else mixed
 
     def _call(self, tokens: Any) -> Any:
@@ -84,16 +84,18 @@ def _list_further_arguments(module: Any) -> list[tuple[str, Parameter]]:
     return [(name, argument) for name, argument in listed if argument.kind not in gathering]
 
 
-def take_last_position(answers: Any, layer: Attention) -> Any:
-    """The last row of every sequence.
+def take_last_position(answers: Any, layer: Attention, batch: int) -> Any:
+    """The last row of every sequence; one row each where the layer reads a position by itself.
 
     Raises:
-        InvalidInput: answers are no sequences.
+        InvalidInput: answers are neither.
     """
+    if answers.ndim == 2 and len(answers) == batch:
+        return answers
     if answers.ndim != 3:
         raise InvalidInput(
-            f"{layer.name or 'the layer'} answers shape {tuple(answers.shape)}, not (batch,"
-            " length, outputs)."
+            f"{layer.name or 'the layer'} answers shape {tuple(answers.shape)} to {batch}"
+            " sequences, not (batch, length, outputs) or (batch, outputs)."
         )
     return answers[:, -1]
 
@@ -169,7 +171,7 @@ def find_layer_call(model: Any, layer: Attention) -> Callable[[Any], Any]:
 
 
 def _read_last_of(way: Hooked, layer: Attention) -> Callable[[Any], Any]:
-    return lambda tokens: take_last_position(way(tokens), layer)
+    return lambda tokens: take_last_position(way(tokens), layer, len(tokens))
 
 
 def make_trial_tokens(layer: Attention) -> Any:
