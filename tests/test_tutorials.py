@@ -111,8 +111,11 @@ def test_matches_on_the_circle_need_about_twice_the_bits_of_the_modulus(ran):
 
 
 def test_a_network_that_is_too_small_is_caught(ran):
+    # H (2m + v) p bits with one head, v = 1 and p = 8.
+    available = ran[1]["where_a_small_network_must_fail"]["available"]
+    assert available == [(2 * m + 1) * 8 for m in range(1, 13)]
     told = ran[1]["where_a_small_network_must_fail"]["told"]
-    assert told[0].startswith("TOO_SMALL. ")
+    assert told[0].startswith("Too small: the task needs ")
     assert "wrong by 0.5 on one of them" in told[1]
 
 

@@ -56,17 +56,23 @@ def _(bits_slider, keyhole, length_slider, q_slider):
 
 @app.cell
 def _(Axis, Chart, Level, Line, Point, bits, bounds, draw_chart, embed_slider, mo):
+    # A bound rests on the inequality that says most; here it is always the count of sets.
+    counts = {
+        m: next(told for told in one.inequalities if told.name == "counting")
+        for m, one in bounds.items()
+    }
+
     def list_points(small):
         """Key widths that are too small, or not, with the bits that they pass on."""
         return [
-            Point(m, one.inequality.available, one.sentence)
+            Point(m, counts[m].available, one.sentence)
             for m, one in bounds.items()
             if (one.verdict.name == "TOO_SMALL") == small
         ]
 
     embed = embed_slider.value
-    needed = bounds[embed].inequality.needed
-    highest = max(needed, *(one.inequality.available for one in bounds.values()))
+    needed = counts[embed].needed
+    highest = max(needed, *(told.available for told in counts.values()))
     plane = draw_chart(
         Chart(
             "bits that pass through attention against the key width",
@@ -80,13 +86,14 @@ def _(Axis, Chart, Level, Line, Point, bits, bounds, draw_chart, embed_slider, m
         )
     )
     mo.Html(str(plane))
-    return embed, plane
+    available = [told.available for told in counts.values()]
+    return available, embed, plane
 
 
 @app.cell
 def _(bounds, embed, mo):
     judged = bounds[embed]
-    bound_sentence = f"{judged.verdict.name}. {judged.sentence}"
+    bound_sentence = judged.sentence
     mo.md(bound_sentence)
     return bound_sentence, judged
 

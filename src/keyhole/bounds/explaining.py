@@ -35,9 +35,9 @@ def format_amount(value: float) -> str:
 def explain_too_small(told: Inequality) -> str:
     """Which models are excluded, and by which inequality."""
     return (
-        f"No model of these sizes does the task, of those that are {told.excludes}: it needs"
-        f" {format_amount(told.needed)} {told.unit} and there are"
-        f" {format_amount(told.available)} ({told.name}: {told.formula})."
+        f"Too small: the task needs {format_amount(told.needed)} {told.unit}, and these sizes give"
+        f" {format_amount(told.available)} ({told.name}: {told.formula}). This excludes"
+        f" {told.excludes}."
     )
 
 

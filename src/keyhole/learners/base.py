@@ -43,7 +43,7 @@ class Status(StrEnum):
     INCONSISTENT = "The target answered the same question differently when asked again."
     NO_CLASS = (
         "The first answers exclude every class but attention layers behind norms or with positions,"
-        " which such answers do not allow to learn."
+        " and these cannot be learned from such answers."
     )
     NOT_SUGGESTED = "The first answers suggest no class that is learned here."
     OUT_OF_PLAN = (

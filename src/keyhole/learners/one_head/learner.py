@@ -303,8 +303,8 @@ def _describe_determined_head(session: HeadSession, head: Head | None, disagrees
     tensors = {"W": head.W, "V": head.V, "h": head.h, "c": head.c, "U": head.U}
     names = ", ".join(name for name, tensor in tensors.items() if tensor is not None)
     return (
-        f"{names} are determined; a key bias, and how W splits into queries and keys, act on no"
-        " answer."
+        f"{names} are determined; a key bias, and how W splits into queries and keys, change"
+        " no answer."
     )
 
 
