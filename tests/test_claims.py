@@ -60,7 +60,7 @@ def test_no_id_is_given_twice():
 
 @pytest.mark.parametrize("theorem", THEOREMS.values(), ids=THEOREMS)
 def test_a_theorem_has_a_statement_a_source_and_a_standing(theorem):
-    papers = {"BSHK26", "KKG26", "SHT23", "SHT24", "PNP24", "BHBK24"}
+    papers = {"BSHK26", "KKG26", "SHT23", "SHT24", "PNP24", "BHBK24", "CPW24"}
     assert theorem.id.split("/")[0] in {*papers, "keyhole"}
     assert theorem.statement.endswith(".")
     assert theorem.source

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import keyhole
-from keyhole import BoundVerdict, InvalidInput, Match2, Match3
+from keyhole import BoundVerdict, Composition, InvalidInput, KHop, Match2, Match3
 from keyhole.cli import _run_command_line
 from keyhole.tasks import draw_planted_triples
 
-pytestmark = pytest.mark.theorem("SHT23/conjecture")
+pytestmark = pytest.mark.theorem("SHT23/conjecture", "CPW24/composition")
 
 
 @pytest.mark.parametrize("layers", [2, 5])
@@ -37,6 +37,18 @@ def test_the_command_tells_it_in_its_record(capsys):
     assert data["verdict"] == "OPEN"
     assert "SHT23/conjecture" in data["conjecture"]
     assert data["conjecture"] in data["sentence"]
+
+
+@pytest.mark.parametrize("task", [Composition(32), KHop(65, 9, 8)], ids=str)
+def test_what_is_published_of_several_layers_is_quoted_with_its_value(task):
+    found = keyhole.bound(task, embed=1, bits=4, layers=2)
+    assert found.verdict is BoundVerdict.OPEN
+    # 65 tokens, two layers: 65^(1/256).
+    assert "CPW24/composition; for 2 layers and 65 tokens that is H d p of at most 1.016" in (
+        found.sentence
+    )
+    assert "CPW24" not in keyhole.bound(task, embed=1, bits=4).sentence
+    assert "CPW24" not in keyhole.bound(Match3(65, 101), embed=1, bits=4, layers=2).sentence
 
 
 def has_triple(row, modulus):

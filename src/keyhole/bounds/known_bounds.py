@@ -19,7 +19,7 @@ from keyhole.bounds.formulas import (
     bound_triples_by_message,
 )
 from keyhole.claims import THEOREMS
-from keyhole.tasks import FourCycles, Match3, SparseAverage, Task, find_kind
+from keyhole.tasks import Composition, FourCycles, KHop, Match3, SparseAverage, Task, find_kind
 
 
 def list_average_bounds(task: SparseAverage, sizes: Sizes) -> tuple[Inequality, ...]:
@@ -59,6 +59,22 @@ def quote_conjecture(task: Task, sizes: Sizes) -> str:
         return ""
     said = THEOREMS["SHT23/conjecture"].statement
     return f"{said} (SHT23/conjecture; proved nowhere, so that the verdict does not rest on it.)"
+
+
+# n^(2^(-4L)) is below 2 for two layers and any n up to 2^256: sizes are never excluded by it.
+def quote_published_depth(task: Task, sizes: Sizes) -> str:
+    """What is published of several layers that compose: CPW24/composition; empty where nothing.
+
+    Its constant is explicit, and so small that no verdict can rest on it.
+    """
+    if not isinstance(task, Composition | KHop) or sizes.layers < 2:
+        return ""
+    most = float(task.length) ** 2.0 ** (-4 * sizes.layers)
+    return (
+        f"{THEOREMS['CPW24/composition'].statement} (CPW24/composition; for {sizes.layers} layers"
+        f" and {task.length:,} tokens that is H d p of at most {most:.3f}, and another task than"
+        f" this one, so that the verdict does not rest on it.)"
+    )
 
 
 def list_inequalities(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:

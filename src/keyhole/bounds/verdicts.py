@@ -22,7 +22,11 @@ from keyhole.bounds.explaining import (
     explain_too_small,
     format_amount,
 )
-from keyhole.bounds.known_bounds import list_inequalities, quote_conjecture
+from keyhole.bounds.known_bounds import (
+    list_inequalities,
+    quote_conjecture,
+    quote_published_depth,
+)
 from keyhole.bounds.planned import (
     build_within_sizes,
     choose_proof,
@@ -189,7 +193,9 @@ def _judge_sizes(
     reason = reason if built is None else explain_sampled(built)
     # Order 3 does Match3 in one layer: the conjecture is about standard attention.
     guess = quote_conjecture(task, sizes) if order == 2 else ""
-    said = f"{explain_open(told, gap)}{explain_silence(known, told)} {reason} {guess}".rstrip()
+    published = quote_published_depth(task, sizes) if order == 2 else ""
+    parts = (f"{explain_open(told, gap)}{explain_silence(known, told)}", reason, guess, published)
+    said = " ".join(part for part in parts if part)
     return Bound(
         task,
         sizes,

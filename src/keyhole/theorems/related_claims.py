@@ -55,6 +55,15 @@ RELATED = (
         ),
         our_constant="The weights, and both counts of bits.",
     ),
+    cite_paper(
+        "CPW24/composition",
+        "A decoder of L layers does not compose L functions in sequence over n tokens while H d p"
+        " is at most n^(2^(-4L)).",
+        "Chen, Peng, Wu, Theoretical limitations of multi-layer Transformer, 2024",
+        module="keyhole.bounds.known_bounds",
+        test="tests/bounds/test_layers_conjecture.py",
+        at_hand=AtHand.NOTED,
+    ),
     claim_ours(
         "keyhole/two-look-ups",
         "Two layers of one head of key width 2 compose functions on n elements, in float64 and"
