@@ -41,8 +41,8 @@ def causal(length):
     return torch.triu(mask, 1)[None, None]
 
 
-def make_gpt2(rng, activation="gelu"):
-    config = GPT2Config(n_embd=WIDTH, n_head=HEADS, n_inner=HIDDEN, activation_function=activation)
+def make_gpt2(rng, activation="gelu", heads=HEADS, hidden=HIDDEN):
+    config = GPT2Config(n_embd=WIDTH, n_head=heads, n_inner=hidden, activation_function=activation)
     config._attn_implementation = "eager"
     module = scatter(GPT2Block(config, layer_idx=0), rng)
 
@@ -54,11 +54,11 @@ def make_gpt2(rng, activation="gelu"):
     W, b = read(module.attn.c_attn.weight).T, read(module.attn.c_attn.bias)
     (Wq, Wk, Wv), (bq, bk, bv) = np.split(W, 3), np.split(b, 3)
     attention = AttentionLayer(
-        *(heads_of(part, HEADS) for part in (Wq, Wk, Wv)),
-        outputs_of(read(module.attn.c_proj.weight).T, HEADS),
-        bq=heads_of(bq, HEADS),
-        bk=heads_of(bk, HEADS),
-        bv=heads_of(bv, HEADS),
+        *(heads_of(part, heads) for part in (Wq, Wk, Wv)),
+        outputs_of(read(module.attn.c_proj.weight).T, heads),
+        bq=heads_of(bq, heads),
+        bk=heads_of(bk, heads),
+        bv=heads_of(bv, heads),
         bo=read(module.attn.c_proj.bias),
     )
     network = ReluNet(

@@ -9,7 +9,7 @@ import numpy as np
 from keyhole._arrays import Array, Matrix
 from keyhole.errors import InvalidInput
 from keyhole.identify.heads import relative_distance
-from keyhole.identify.layers import LayerDistance, layer_distance
+from keyhole.identify.layers import LayerDistance, layer_distance, layer_freedom
 from keyhole.identify.smooth_networks import (
     UnitDistance,
     Units,
@@ -17,8 +17,26 @@ from keyhole.identify.smooth_networks import (
     take_gated_units,
     take_smooth_units,
 )
-from keyhole.models import AttentionLayer, Gated, Norm, ReluNet, TransformerBlock
+from keyhole.models import AttentionLayer, Gated, Norm, ReluNet, TransformerBlock, Wiring
 from keyhole.models.relu import choose_generic_direction
+
+
+def block_freedom(wiring: Wiring, width: int, *, heads: int, rank: int, hidden: int) -> int:
+    """Numbers that answers of a pre-norm block of plain units determine.
+
+    Those of its attention as a layer with biases, k(D + 1 + d) + d of its network, D what its norm
+    leaves of a token; equal entries of the two constants of a LayerNorm are one number.
+
+    Args:
+        wiring: of the attention, its norm included.
+        width: size of a token.
+        heads: number of heads.
+        rank: size of a head.
+        hidden: number of units.
+    """
+    centred = wiring.norm == "layer"
+    layer = layer_freedom(wiring, width, heads=heads, rank=rank, outputs=width, biased=True)
+    return layer + hidden * (2 * width + 1 - centred) + width - centred
 
 
 @dataclass(frozen=True, slots=True)

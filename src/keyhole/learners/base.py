@@ -117,6 +117,8 @@ class Status(StrEnum):
     LAYER_DISAGREES = (
         "Fresh queries disagree with the best attention layer of the wiring that was told or found."
     )
+    BLOCK_DISAGREES = "The answers are not those of the Transformer block that was looked for."
+    UNITS_UNSEPARATED = "The units of the network behind the attention could not be told apart."
     HEADS_DISAGREE = "Fresh queries disagree with the best sum of heads of the kind that was tried."
 
 

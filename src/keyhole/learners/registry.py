@@ -114,6 +114,7 @@ LEARNERS: Mapping[str, Entry] = {
     "heads-in-ball": Entry("heads_in_ball.learner:HeadsInBall", "multihead", (ROUNDING, BALL)),
     "layer": Entry("layer.learner:WholeLayer", "layer"),
     "wired-layer": Entry("positions.learner:WiredLayer", "wired", takes=("wiring",)),
+    "pre-norm-block": Entry("blocks.learner:PreNormBlock", "block", (), takes=("wiring",)),
     "orthogonal": Entry(
         "published.orthogonal:Orthogonal", "multihead", takes=("bases",), needs=("bases",)
     ),

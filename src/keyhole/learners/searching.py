@@ -137,8 +137,8 @@ class Search:
         return statuses == [Status.NO_LAYER] and self._is_nothing_left()
 
     def _is_nothing_left(self) -> bool:
-        # Attention layers behind norms or with positions are too many for a witness.
-        return CLASSES.keys() - {"wired"} <= self.seen.excluded.keys()
+        # Attention layers behind norms or with positions, and blocks, are too many for a witness.
+        return CLASSES.keys() - {"wired", "block"} <= self.seen.excluded.keys()
 
     def _conclude_untried(self) -> Recovery[Any]:
         """The end where no learner was suggested, or what was suggested is none of its class."""

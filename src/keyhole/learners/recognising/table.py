@@ -14,6 +14,7 @@ CLASSES: Mapping[str, str] = {
     "multihead": "a sum of softmax heads",
     "layer": "a layer of heads with an output projection",
     "wired": "an attention layer behind a norm or with positions",
+    "block": "a whole Transformer block",
     "relu": "a network of the last token with one hidden ReLU layer",
     "smooth": "a network of the last token with one hidden smooth layer",
     "gated": "a network of the last token with one hidden gated layer",

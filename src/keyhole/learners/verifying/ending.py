@@ -72,6 +72,7 @@ NETWORK_IN_BALL = Lines(room_first=True)  # (*) the order
 SMOOTH_NETWORK = Lines(roundings=1e5, near=1e-5, looks_hidden=False)  # (*) does not look
 ONE_LAYER = Lines(near=1e-4)
 WIRED_LAYER = Lines(roundings=1e5, looks_hidden=False)  # (*) does not look
+BLOCK = Lines(roundings=1e5, looks_hidden=False)
 # Scores of third order are extrapolated from few of them, which costs five digits as a layer's do.
 THIRD_ORDER = Lines(roundings=1e5, near=1e-6, looks_hidden=False)
 VOCABULARY = Lines(near=1e5)  # in tolerances: on badly spread tokens so much may be rounding

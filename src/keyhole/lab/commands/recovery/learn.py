@@ -39,7 +39,7 @@ from keyhole.lab.targets.wirings import read_wiring_options
 from keyhole.learners.base import Learner, Recovery
 from keyhole.learners.choosing import choose_learner, learn
 from keyhole.learners.registry import Hints
-from keyhole.models import AttentionLayer, Wiring, save
+from keyhole.models import AttentionLayer, TransformerBlock, Wiring, save
 from keyhole.oracles import (
     Budgeted,
     Chunked,
@@ -182,10 +182,12 @@ def _read_wiring(job: Hinting) -> Wiring | None:
 
 def describe_wiring(recovery: Recovery[Any], told: Wiring | None) -> WiringRecord | None:
     """What was told of the wiring of a layer, and what its answers showed beside that."""
-    if not isinstance(recovery.model, AttentionLayer):
+    model = recovery.model
+    layer = model.front if isinstance(model, TransformerBlock) else model
+    if not isinstance(layer, AttentionLayer):
         return None
     given = {} if told is None else told.told
-    whole = recovery.model.wiring.told
+    whole = layer.wiring.told
     return WiringRecord(
         told=given, found={name: value for name, value in whole.items() if name not in given}
     )

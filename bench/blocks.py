@@ -1,0 +1,94 @@
+"""Whole Transformer blocks: queries beside the counting limit, errors, successes.
+
+Run: python bench/blocks.py [--seeds 20] [--first 500] [--width 16] [--heads 2] [--each]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from keyhole import Local, PreNormBlock, TransformerBlock, random_block
+from keyhole.claims import Verdict
+
+LENGTHS = (1, 2, 8, 32)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Blocks of one size."""
+
+    width: int
+    heads: int
+    hidden: int
+
+
+CELLS = (
+    Cell(8, 2, 8),
+    Cell(16, 2, 32),
+    Cell(16, 4, 64),
+    Cell(32, 4, 128),
+    Cell(32, 2, 128),
+)
+
+
+def measure_error(
+    truth: TransformerBlock, model: TransformerBlock, rng: np.random.Generator
+) -> float:
+    """The largest error over the lengths, beside what is added to the last token."""
+    errors: list[float] = []
+    for length in LENGTHS:
+        X = rng.normal(size=(20, length, truth.width))
+        made = truth(X) - X[:, -1]
+        errors.append(float(np.linalg.norm(truth(X) - model(X)) / np.linalg.norm(made)))
+    return max(errors)
+
+
+def run_cell(cell: Cell, seeds: range, each: bool) -> None:
+    """Recover one block per seed and print the row."""
+    errors: list[float] = []
+    asked: list[int] = []
+    seconds: list[float] = []
+    limit = 0.0
+    for seed in seeds:
+        truth_rng, rng, fresh = np.random.default_rng(seed).spawn(3)
+        truth = random_block(cell.width, heads=cell.heads, hidden=cell.hidden, rng=truth_rng)
+        start = time.process_time()
+        found = PreNormBlock().run(Local(truth), rng=rng)
+        seconds.append(time.process_time() - start)
+        asked.append(found.ledger.total(without="verify").sequences)
+        if found.verdict is Verdict.EXACT and found.model is not None:
+            errors.append(measure_error(truth, found.model, fresh))
+            limit = (found.degrees_of_freedom or 0) / cell.width
+        if each:
+            print(f"  {seed} {found.verdict.name} {asked[-1]} {errors[-1:]} {seconds[-1]:.1f} s")
+    size = f"{cell.width} wide, {cell.heads} heads, {cell.hidden} units"
+    worst = f"{np.median(errors):.1e} / {max(errors):.1e}" if errors else "none"
+    ratio = np.median(asked) / limit if limit else np.nan
+    print(
+        f"{size} | {len(errors)}/{len(seeds)} | {worst} | {int(np.median(asked)):,}"
+        f" (max {max(asked):,}) | {limit:.0f} | {ratio:.1f} | {np.median(seconds):.1f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Print one row per size."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first", type=int, default=500)
+    parser.add_argument("--width", type=int, default=None)
+    parser.add_argument("--heads", type=int, default=None)
+    parser.add_argument("--each", action="store_true")
+    told = parser.parse_args()
+    print("block | EXACT | error median / max | queries | limit | ratio | CPU s", flush=True)
+    for cell in CELLS:
+        if told.width in (None, cell.width) and told.heads in (None, cell.heads):
+            run_cell(cell, range(told.first, told.first + told.seeds), told.each)
+
+
+if __name__ == "__main__":
+    main()

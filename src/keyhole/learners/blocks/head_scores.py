@@ -1,0 +1,173 @@
+r"""Queries and keys of heads whose value maps are known, whatever network is behind them.
+
+With the rows V_h of the heads an answer shows $W_h \sum_i \alpha_{hi} (n_i - y)$, so the weights of
+fewer tokens than a head has numbers are linear in it; $\log \alpha_{hi}/\alpha_{hN} = (W_q y +
+b_q)^\top W_k (n_i - y)$. Many tokens beside one y show $W_k^\top q(y)$; those of a few y the space
+of keys; then few tokens beside many y are linear equations for queries.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Vector
+from keyhole.learners.blocks.far_tokens import FarTokens
+from keyhole.learners.blocks.solving import linalg
+from keyhole.learners.blocks.value_maps import ValueMaps
+
+_SIZE = 0.75  # of the radius, of the tokens
+_SHARE = 0.65  # of a head's numbers, weights that are read at once
+_LEAST = 2e-4  # weights below are not read
+_MORE = 1.25  # equations for an unknown
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ScoreMaps:
+    """What heads score tokens by: $(W_q y + b_q)^T W_k n_i$.
+
+    Args:
+        Wq: query maps (heads x rank x dimension).
+        bq: query biases.
+        Wk: key maps.
+    """
+
+    Wq: Array
+    bq: Array
+    Wk: Array
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreDesign:
+    """How many questions are asked.
+
+    Args:
+        tokens: before the last one.
+        key_places: last tokens beside which keys are read.
+        each: questions beside each of them.
+        query_places: further last tokens, two questions each.
+    """
+
+    tokens: int
+    key_places: int
+    each: int
+    query_places: int
+
+    @property
+    def queries(self) -> int:
+        """All of them, with one for every last token alone."""
+        return self.key_places * (self.each + 1) + self.query_places * 3
+
+
+def design_scores(dimension: int, rank: int) -> ScoreDesign:
+    """Questions that show queries and keys of heads of a size."""
+    tokens = max(1, int(_SHARE * rank))
+    each = math.ceil(_MORE * dimension / tokens)
+    places = math.ceil(_MORE * rank * (dimension + 1) / (2 * tokens)) + 1
+    return ScoreDesign(tokens, rank + 2, each, places)
+
+
+def find_score_maps(
+    asking: FarTokens, values: ValueMaps, *, near: float, rng: np.random.Generator
+) -> ScoreMaps | None:
+    """Queries and keys; None where weights were too uneven to be read.
+
+    Args:
+        asking: the block.
+        values: its value maps.
+        near: how far from the last token others are, as a share of the usual: scores shrink by it.
+        rng: source of the tokens.
+    """
+    design = design_scores(asking.dimension, values.rank)
+    shape = design.each, design.tokens
+    keys = _ask_weights(asking, values, (design.key_places, *shape), near, rng)
+    queries = _ask_weights(asking, values, (design.query_places, 2, design.tokens), near, rng)
+    Wk = [_solve_keys(keys, h, values.rank) for h in range(values.heads)]
+    if any(found is None for found in Wk):
+        return None
+    known = [found for found in Wk if found is not None]
+    pairs = [_solve_queries((keys, queries), h, k) for h, k in enumerate(known)]
+    return ScoreMaps(
+        np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs]), np.array(known)
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Weighed:
+    """Scores beside the last token's, with how far they are to be trusted.
+
+    Args:
+        y: last tokens (places x dimension).
+        apart: tokens less the last one (places x equations x dimension).
+        scores: (places x heads x equations).
+        trust: 0 where a weight was not read.
+    """
+
+    y: Matrix
+    apart: Array
+    scores: Array
+    trust: Array
+
+
+def _ask_weights(
+    asking: FarTokens,
+    values: ValueMaps,
+    shape: tuple[int, int, int],
+    near: float,
+    rng: np.random.Generator,
+) -> _Weighed:
+    """Weights of tokens: so many last ones, questions beside each, and tokens of a question."""
+    places, each, tokens = shape
+    y = asking.draw_on_sphere(places, rng)
+    n = asking.draw_inside(*shape, size=_SIZE, rng=rng)
+    n = near * n + (1.0 - near) * y[:, None, None]
+    answers = asking.ask_behind(
+        n.reshape(places * each, tokens, -1), np.repeat(y, each, axis=0)
+    ).reshape(places, each, -1)
+    z = answers - asking.ask_lone(y)[:, None]
+    apart = n - y[:, None, None]
+    made = np.einsum("hrd,petd->hpert", values.W, apart)
+    seen = np.einsum("hro,peo->hper", values.V, z)
+    alphas = (linalg.pinv(made) @ seen[..., None])[..., 0]
+    last = 1.0 - alphas.sum(axis=-1, keepdims=True)
+    least = np.minimum(alphas, last)
+    fine = least > _LEAST
+    scores = np.log(np.where(fine, alphas, 1.0) / np.where(last > 0, last, 1.0))
+    joined = (values.heads, places, each * tokens)
+    return _Weighed(
+        y,
+        apart.reshape(places, each * tokens, -1),
+        np.where(fine, scores, 0.0).reshape(joined).transpose(1, 0, 2),
+        np.where(fine, least, 0.0).reshape(joined).transpose(1, 0, 2),
+    )
+
+
+def _solve_keys(seen: _Weighed, h: int, rank: int) -> Matrix | None:
+    """The space of keys, as rank many rows."""
+    rows: list[Vector] = []
+    for apart, scores, trust in zip(seen.apart, seen.scores[:, h], seen.trust[:, h], strict=True):
+        if np.count_nonzero(trust) >= apart.shape[1]:
+            solved = linalg.lstsq(apart * trust[:, None], scores * trust, rcond=None)[0]
+            rows.append(solved)
+    if len(rows) < rank:
+        return None
+    found = linalg.svd(np.array(rows), full_matrices=False)[2][:rank]
+    # A single head is as wide as the answers, which is more than a norm leaves of a token.
+    return np.concatenate([found, np.zeros((rank - len(found), found.shape[1]))])
+
+
+def _solve_queries(seen: tuple[_Weighed, ...], h: int, Wk: Matrix) -> tuple[Matrix, Vector]:
+    rows: list[Matrix] = []
+    sums: list[Vector] = []
+    for part in seen:
+        y = np.column_stack([part.y, np.ones(len(part.y))])
+        keys = part.apart @ Wk.T
+        A = np.einsum("pek,pd->pekd", keys, y).reshape(*keys.shape[:2], -1)
+        trust = part.trust[:, h]
+        rows.append((A * trust[..., None]).reshape(-1, A.shape[-1]))
+        sums.append((part.scores[:, h] * trust).ravel())
+    solved = linalg.lstsq(np.concatenate(rows), np.concatenate(sums), rcond=None)[0]
+    both = solved.reshape(len(Wk), -1)
+    return both[:, :-1], both[:, -1]

@@ -1,0 +1,396 @@
+r"""The learner of pre-norm blocks with LayerNorm and smooth units, as in GPT-2.
+
+Steps, each a module: 1. with a huge last token the network stands still, and answers are those of
+the attention (far_tokens): value maps of all heads (value_maps), then queries and keys
+(head_scores); 2. huge lone tokens show the network on a sphere (unit_slices, rank_ones, unit_reads,
+unit_rest); 3. lone tokens of ordinary size settle the network, what the attention makes of a lone
+token and its constant (lone_fit); 4. sequences of ordinary tokens settle the heads (sequence_fit);
+5. fresh questions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix
+from keyhole.claims import Verdict
+from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.identify.blocks import block_freedom
+from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.blocks.block_plans import (
+    count_lone_queries,
+    count_sequence_queries,
+    guess_rank,
+)
+from keyhole.learners.blocks.far_tokens import FarTokens
+from keyhole.learners.blocks.head_scores import design_scores, find_score_maps
+from keyhole.learners.blocks.lone_fit import LoneAnswers, LoneFit, LoneMap
+from keyhole.learners.blocks.network_search import (
+    bound_network_queries,
+    count_network_queries,
+    search_network,
+)
+from keyhole.learners.blocks.sequence_fit import Heads, SequenceFit
+from keyhole.learners.blocks.unit_rest import SphereNetwork
+from keyhole.learners.blocks.unit_slices import choose_dimension, limit_units
+from keyhole.learners.blocks.value_maps import ValueMaps, count_value_queries, find_value_maps
+from keyhole.learners.positions.ball import NormBall
+from keyhole.learners.verifying.ending import (
+    BLOCK,
+    SPENT,
+    Account,
+    Doubt,
+    Ending,
+    conclude,
+    describe_gap,
+    resolve_doubt,
+    settle,
+)
+from keyhole.learners.verifying.examination import Examination, examine_model
+from keyhole.learners.verifying.questions import QUERIES
+from keyhole.models import AttentionLayer, Norm, ReluNet, TransformerBlock, Wiring
+from keyhole.models.last_token.even_parts import EVEN_PARTS
+from keyhole.models.layers.wiring import USUAL_EPS
+from keyhole.oracles import Counted, Oracle
+from keyhole.oracles.base import read_imperfection
+
+_FEW = 24  # lone tokens that the constant is first fitted to
+_SETTLED = 1e-9  # what a fit may leave
+_WEIGHTS = 24  # of others that a sequence shows, at least
+_LENGTH = 14  # of sequences, at least
+_NARROWEST = 6
+_SPLITS = 6  # tries to tell heads apart
+_NEAR = (1.0, 0.4, 0.15)  # how far from the last token others are, as shares of the usual
+_UNKNOWNS = 9000  # of one fit, whose normal matrix is held
+
+
+@dataclass(frozen=True, slots=True)
+class PreNormBlock:
+    """Learner of a pre-norm block with LayerNorm, heads without positions and smooth units.
+
+    Args:
+        wiring: what is told of it; the eps of its norms is 1e-5 where it is not told.
+        hidden: hidden units expected, four times the width when absent; `run` finds their number.
+        tries: subspaces that are tried for the network, at most.
+        activation: of the units: gelu, gelu_tanh or silu; found when absent.
+    """
+
+    wiring: Wiring | None = None
+    hidden: int | None = None
+    tries: int = 4
+    activation: str | None = None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Activations in question."""
+        return tuple(EVEN_PARTS) if self.activation is None else (self.activation,)
+
+    def __post_init__(self) -> None:
+        if self.activation not in (None, *EVEN_PARTS):
+            raise InvalidInput(
+                f"the activation of a unit is {', '.join(EVEN_PARTS)}; got {self.activation!r}."
+            )
+        if self.tries < 1 or (self.hidden is not None and self.hidden < 1):
+            raise InvalidInput(
+                f"tries and hidden are whole numbers from 1 on; got {self.tries}, {self.hidden}."
+            )
+        _check_learnable(self.wiring or Wiring())
+
+    def plan(self, width: int, *, outputs: int = 1) -> Plan:
+        """Heads of size 8 and so many units; the most is that of the largest network."""
+        D = max(_NARROWEST, width) - 1
+        k = self._expect(D)
+        rank = guess_rank(D + 1)
+        heads = (D + 1) // rank
+        by_phase = {
+            "values": count_value_queries(D),
+            "scores": design_scores(D, rank).queries,
+            **count_network_queries(D, D + 1, k),
+            "lone": count_lone_queries(D, k),
+            "sequences": count_sequence_queries(D, heads, rank),
+            "verify": QUERIES,
+        }
+        wiring = Wiring(norm="layer")
+        freedom = block_freedom(wiring, D + 1, heads=heads, rank=rank, hidden=k)
+        return Plan(
+            by_phase=by_phase,
+            at_most=self._bound_queries(D),
+            degrees_of_freedom=freedom,
+            outputs=max(1, outputs),
+        )
+
+    def _expect(self, dimension: int) -> int:
+        usual = 4 * (dimension + 1) if self.hidden is None else self.hidden
+        return max(1, min(usual, limit_units(dimension)))
+
+    def _bound_queries(self, dimension: int) -> int:
+        D = dimension
+        scores = max(design_scores(D, rank).queries for rank in range(4, D + 2))
+        network = self.tries * (
+            bound_network_queries(D, D + 1) + count_lone_queries(D, limit_units(D))
+        )
+        sequences = max(count_sequence_queries(D, h, (D + 1) // h) for h in range(1, D + 1))
+        front = _SPLITS * count_value_queries(D) + len(_NEAR) * scores
+        return front + network + sequences + QUERIES + 16
+
+    def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[TransformerBlock]:
+        """Recover a block."""
+        return _BlockSession(self, oracle, rng).recover()
+
+
+def _check_learnable(wiring: Wiring) -> None:
+    """Raise where a wiring is told that this learner does not know."""
+    known = {"norm": "layer", "positions": "none", "residual": True, "sinks": False}
+    known |= {"qk_norm": False}
+    differing = [
+        name
+        for name, value in wiring.told.items()
+        if name != "eps" and (name not in known or value != known[name])
+    ]
+    if differing:
+        raise InvalidInput(
+            "this learner knows blocks with a residual, LayerNorms before attention and network,"
+            f" and no positions; told otherwise: {', '.join(differing)}."
+        )
+    if wiring.eps == 0.0:
+        raise InvalidInput(
+            "a norm with eps = 0 lets tokens be read on a sphere only; tell its eps."
+        )
+
+
+class _Unfound(Exception):
+    """A stage that did not succeed.
+
+    Args:
+        status: what is said of it.
+        detail: more of that.
+    """
+
+    def __init__(self, status: Status, detail: str) -> None:
+        super().__init__(detail)
+        self.ending = Ending(status=status, detail=detail)
+
+
+class _BlockSession:
+    """One recovery under way."""
+
+    def __init__(self, learner: PreNormBlock, oracle: Oracle, rng: np.random.Generator) -> None:
+        self.learner = learner
+        self.oracle = Counted(oracle)
+        self.rng = rng
+        wiring = learner.wiring or Wiring()
+        self.eps = USUAL_EPS if wiring.eps is None else wiring.eps
+        self.model: TransformerBlock | None = None
+        self.found: list[str] = []
+
+    def recover(self) -> Recovery[TransformerBlock]:
+        """Every way to stop ends in a Recovery."""
+        width = self.oracle.width
+        lengths = read_imperfection(self.oracle).lengths
+        if width < _NARROWEST or self.oracle.outputs not in (None, width):
+            return self._conclude(Ending(status=Status.BLOCK_DISAGREES, detail=_NO_ROOM))
+        if lengths is not None and (lengths[0] > 1 or lengths[1] < _LENGTH):
+            return self._conclude(Ending(status=Status.BLOCK_DISAGREES, detail=_LENGTHS))
+        try:
+            self.model = self._measure_block(FarTokens(self.oracle, self._open_ball()))
+        except BudgetSpent:
+            return self._conclude(SPENT)
+        except _Unfound as unfound:
+            return self._conclude(unfound.ending)
+        except np.linalg.LinAlgError:
+            return self._conclude(Ending(status=Status.UNITS_UNSEPARATED, detail=_UNSOLVED))
+        return self._judge(self.model)
+
+    def _open_ball(self) -> NormBall:
+        return NormBall.of(self.oracle.width, "layer", self.eps)
+
+    def _measure_block(self, asking: FarTokens) -> TransformerBlock:
+        values = self._find_values(asking)
+        self.found.append(f"{values.heads} heads of size {values.rank}")
+        known = self._find_network(asking, values)
+        return self._assemble(asking.ball, known, self._find_heads(asking, known, values))
+
+    def _find_values(self, asking: FarTokens) -> ValueMaps:
+        with self.oracle.phase("values"):
+            for _ in range(_SPLITS):
+                values = find_value_maps(asking, rng=self.rng)
+                if values is not None:
+                    return values
+        raise _Unfound(Status.UNSEPARATED, _UNSPLIT)
+
+    def _find_network(self, asking: FarTokens, values: ValueMaps) -> LoneMap:
+        """Subspaces one after the other, larger ones where units filled them."""
+        D = asking.dimension
+        guess = self.learner.hidden or 4 * asking.outputs
+        m = choose_dimension(D, guess) or D - 2
+        seen: int | None = None
+        for _ in range(self.learner.tries):
+            sought = search_network(asking, values.total, m, self.learner.kinds, rng=self.rng)
+            seen = seen if sought.units is None else sought.units
+            if sought.network is not None:
+                known, left = self._settle_network(asking, values, sought.network)
+                if left < _SETTLED:
+                    self.found.append(f"{len(known.w)} units of {known.activation}")
+                    return known
+            if sought.units is None:
+                m = min(D - 2, m + max(1, (D - 2 - m) // 2))
+        raise _Unfound(Status.UNITS_UNSEPARATED, _describe_units(seen, limit_units(D)))
+
+    def _settle_network(
+        self, asking: FarTokens, values: ValueMaps, network: SphereNetwork
+    ) -> tuple[LoneMap, float]:
+        D, k = asking.dimension, len(network.w)
+        if (k + D + 1) * (D + 1) > _UNKNOWNS:
+            raise _Unfound(Status.UNITS_UNSEPARATED, _TOO_LARGE)
+        x = self._draw_lone(count_lone_queries(D, k))
+        with self.oracle.phase("lone"):
+            answers = self.oracle.ask(x[:, None]) - x
+        start = LoneMap(
+            network.w,
+            network.beta,
+            network.D,
+            network.constant,
+            values.total,
+            np.zeros(D),
+            network.activation,
+        )
+        few = LoneFit(asking.ball, LoneAnswers(x[:_FEW], answers[:_FEW])).settle_constant(start)
+        return LoneFit(asking.ball, LoneAnswers(x, answers)).fit(few)
+
+    def _draw_lone(self, count: int) -> Matrix:
+        """Lone tokens of sizes about 1, over a decade."""
+        size = np.exp(self.rng.uniform(np.log(0.3), np.log(3.0), size=(count, 1)))
+        return size * self.rng.normal(size=(count, self.oracle.width))
+
+    def _find_heads(self, asking: FarTokens, known: LoneMap, values: ValueMaps) -> Heads:
+        """Scores read nearer and nearer to the last token, until sequences bear them out."""
+        fits: list[tuple[float, Heads]] = []
+        X, answers = np.zeros((0, 1, 1)), np.zeros((0, 1))
+        for near in _NEAR:
+            with self.oracle.phase("scores"):
+                scores = find_score_maps(asking, values, near=near, rng=self.rng)
+            if scores is None:
+                continue
+            if not len(X):
+                X, answers = self._ask_sequences(values)
+            start = Heads(values.U, values.W, scores.Wq, scores.bq, scores.Wk)
+            heads, left = SequenceFit(asking.ball, known, X, answers).fit(start)
+            fits.append((left, heads))
+            if left < _SETTLED:
+                break
+        if not fits:
+            raise _Unfound(Status.UNSEPARATED, _UNEVEN)
+        return min(fits, key=lambda fit: fit[0])[1]
+
+    def _ask_sequences(self, values: ValueMaps) -> tuple[Array, Matrix]:
+        width = self.oracle.width
+        count = count_sequence_queries(width - 1, values.heads, values.rank)
+        length = max(_LENGTH, -(-_WEIGHTS // values.heads) + 2)
+        X = self.rng.normal(size=(count, length, width))
+        with self.oracle.phase("sequences"):
+            return X, self.oracle.ask(X)
+
+    def _assemble(self, ball: NormBall, known: LoneMap, heads: Heads) -> TransformerBlock:
+        """The block with gains and shifts folded into its maps."""
+        back = ball.basis.T
+        root = np.sqrt(heads.Wq.shape[1])
+        bo = known.b @ back
+        attention = AttentionLayer(
+            heads.Wq @ back * root,
+            heads.Wk @ back,
+            heads.W @ back,
+            heads.U,
+            bq=heads.bq * root,
+            bo=bo,
+        )
+        network = ReluNet(known.w @ back, known.beta, known.D.T, known.T - bo, known.activation)
+        norm = Norm("layer", self.eps)
+        return TransformerBlock(attention, network, norm, norm)
+
+    def _judge(self, model: TransformerBlock) -> Recovery[TransformerBlock]:
+        try:
+            with self.oracle.phase("verify"):
+                ruler = BLOCK.ruler(self.oracle)
+                seen = examine_model(self.oracle, model, ruler=ruler, rng=self.rng)
+        except BudgetSpent:
+            return self._conclude(SPENT)
+        ending = settle(self.oracle, seen, lines=BLOCK, refuse=lambda: self._refuse(seen))
+        return self._conclude(ending)
+
+    def _refuse(self, seen: Examination) -> Ending:
+        words = describe_gap(seen.worst)
+        return resolve_doubt(self.oracle, Doubt(Status.BLOCK_DISAGREES, seen.worst, words))
+
+    def _conclude(self, ending: Ending) -> Recovery[TransformerBlock]:
+        model = self.model
+        return conclude(
+            self.oracle,
+            ending,
+            Account(
+                model=model,
+                reason=self._explain(),
+                determined=describe_determined_block(model, ending.verdict),
+                degrees_of_freedom=None if model is None else count_block_freedom(model),
+                rank=None if model is None else model.attention.rank,
+            ),
+        )
+
+    def _explain(self) -> str:
+        """What was told, and what was found so far."""
+        told = "told" if (self.learner.wiring or Wiring()).eps is not None else "taken as usual"
+        tried = "A pre-norm block with LayerNorm and smooth units was tried"
+        words = f"{tried}; eps {self.eps:g} was {told}."
+        return f"{words} Found: {', '.join(self.found)}." if self.found else words
+
+
+_NO_ROOM = (
+    f"A block answers as many numbers as a token has, here at least {_NARROWEST}; this target does"
+    " not."
+)
+_LENGTHS = f"Lone tokens and sequences of {_LENGTH} tokens must be allowed."
+_UNSOLVED = "A system of equations had no solution."
+_UNSPLIT = (
+    "No weights of heads showed as multiple eigenvalues: a single head, heads of fewer than four"
+    " numbers, heads that share values, positions, another norm or eps, or no block of this build."
+)
+_UNEVEN = "Too few weights of tokens could be read: scores are too large for tokens that are asked."
+_TOO_LARGE = (
+    f"A fit of all weights would hold more than {_UNKNOWNS:,} unknowns, which is not attempted."
+)
+
+
+def _describe_units(seen: int | None, most: int) -> str:
+    shown = "did not show how many there are" if seen is None else f"showed {seen} units"
+    return (
+        f"Second differences {shown}; at this width up to {most} are told apart. Units whose bias"
+        " is beyond the sphere do not bend there and are not seen; other activations than GELU,"
+        " its tanh form and SiLU bend otherwise."
+    )
+
+
+def count_block_freedom(model: TransformerBlock) -> int:
+    """Numbers that the answers of a recovered block determine."""
+    heads = model.attention
+    return block_freedom(
+        model.front.wiring,
+        model.width,
+        heads=heads.heads,
+        rank=heads.rank,
+        hidden=model.network.hidden,
+    )
+
+
+def describe_determined_block(model: TransformerBlock | None, verdict: Verdict) -> str:
+    """What is and is not determined."""
+    if model is None:
+        return "Nothing was determined."
+    if not verdict.verified:
+        return "The model is the best one found; nothing of it is certain."
+    return (
+        f"The maps of {model.attention.heads} heads are determined up to order and an invertible"
+        " map of values and one of queries and keys, each head its own; the"
+        f" {model.network.hidden} units up to order. Gains and shifts of the norms are folded in;"
+        " a constant that is equal in all outputs may stand before or behind the second norm."
+    )

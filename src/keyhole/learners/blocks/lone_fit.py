@@ -1,0 +1,227 @@
+r"""Lone tokens of ordinary size: network, value sum and constant to the last digit.
+
+$$f(x) - x = M n + T + \sum_j D_j \phi(w_j \nu + \beta_j), \qquad
+\nu = \mathrm{norm}(x + b + M n), \quad n = \mathrm{norm}(x)$$
+
+D and T are eliminated (variable projection): residual and derivatives are projected off the values
+of the units and the constant. Derivatives by $w_j$ are then products of $D_j$ and of a table that
+all outputs share, so that the normal equations cost little more than that table's products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix, Vector
+from keyhole.learners.blocks.solving import linalg
+from keyhole.learners.positions.ball import NormBall
+from keyhole.models.last_token.even_parts import EVEN_PARTS
+from keyhole.models.layers.norms import normalise
+from keyhole.oracles.own_time import check_own_time
+
+_STEPS = 12
+_DAMPING = 1e-13
+_SMALL = 1e-13  # what rounding leaves
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LoneMap:
+    """What a lone token becomes, by coordinates behind the norms.
+
+    Args:
+        w: weights of the units (units x dimension).
+        beta: biases.
+        D: what they add to answers (units x outputs).
+        T: constant of the answers.
+        M: what the attention makes of a lone token (outputs x dimension).
+        b: the constant that the second norm sees (dimension).
+        activation: of the units.
+    """
+
+    w: Matrix
+    beta: Vector
+    D: Matrix
+    T: Vector
+    M: Matrix
+    b: Vector
+    activation: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LoneAnswers:
+    """Lone tokens and their answers, less the tokens."""
+
+    x: Matrix
+    answers: Matrix
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SecondNorm:
+    """What the second norm makes of vectors, by coordinates, and its slopes.
+
+    Args:
+        nu: vectors behind the norm.
+        spread: what they were divided by.
+    """
+
+    nu: Matrix
+    spread: Vector
+
+    @classmethod
+    def at(cls, r: Matrix, width: int, eps: float) -> SecondNorm:
+        """The norm of vectors r."""
+        spread = np.sqrt((r**2).sum(axis=1) / width + eps)
+        return cls(r / spread[:, None], spread)
+
+    def turn_back(self, rows: Array, width: int) -> Array:
+        """Rows times the slopes of the norm (batch x rows x dimension)."""
+        along = np.einsum("pra,pa->pr", rows, self.nu) / width
+        return (rows - along[..., None] * self.nu[:, None]) / self.spread[:, None, None]
+
+
+class LoneFit:
+    """Damped Gauss-Newton on lone answers."""
+
+    def __init__(self, ball: NormBall, lone: LoneAnswers) -> None:
+        self.width = len(ball.basis)
+        self.eps = ball.eps
+        self.basis = ball.basis
+        self.n = normalise(lone.x, "layer", ball.eps) @ ball.basis
+        self.x = lone.x @ ball.basis
+        self.answers = lone.answers
+
+    def settle_constant(self, held: LoneMap) -> LoneMap:
+        """The constant before the second norm, all else as it is."""
+        cost = self._measure_constant(held)
+        for _ in range(30):
+            norm, phi, slope = self._bend(held)
+            left = self.answers - self.n @ held.M.T - held.T - phi @ held.D
+            G = self._slope_outputs(held, norm, slope)
+            step = linalg.lstsq(G.reshape(-1, len(held.b)), left.ravel(), rcond=None)[0]
+            for share in 0.5 ** np.arange(8):
+                trial = replace(held, b=held.b + share * step)
+                after = self._measure_constant(trial)
+                if after < cost:
+                    break
+            else:
+                return held
+            settled = after > 0.999 * cost
+            held, cost = trial, after
+            if settled:
+                break
+        return held
+
+    def _measure_constant(self, held: LoneMap) -> float:
+        _, phi, _ = self._bend(held)
+        return float(linalg.norm(self.answers - self.n @ held.M.T - held.T - phi @ held.D))
+
+    def _bend(self, held: LoneMap) -> tuple[SecondNorm, Matrix, Matrix]:
+        """The second norm, values of the units and their slopes."""
+        r = self.x + held.b + (self.n @ held.M.T) @ self.basis
+        norm = SecondNorm.at(r, self.width, self.eps)
+        z = norm.nu @ held.w.T + held.beta
+        E, slope = EVEN_PARTS[held.activation].bend(z)
+        return norm, z / 2 + E, slope + 0.5
+
+    def _slope_outputs(self, held: LoneMap, norm: SecondNorm, slope: Matrix) -> Array:
+        """Derivatives of the network's answers by what its norm is given (p x o x D)."""
+        rows = np.einsum("pk,ko,ka->poa", slope, held.D, held.w, optimize=True)
+        return norm.turn_back(rows, self.width)
+
+    def fit(self, held: LoneMap) -> tuple[LoneMap, float]:
+        """The map, and what it leaves beside the answers."""
+        held, left = self._project(held)
+        damping = _DAMPING
+        for _ in range(_STEPS):
+            check_own_time()
+            trial, after = self._project(self._step(held, damping))
+            if after < left:
+                gained = after < 0.5 * left
+                held, left = trial, after
+                damping = max(damping * 0.1, _DAMPING)
+                if left < _SMALL or not gained:
+                    break
+            else:
+                if left < 1e-11 or damping > 1e-2:
+                    break
+                damping *= 100
+        return held, left
+
+    def _design(self, held: LoneMap) -> tuple[Matrix, Matrix, SecondNorm, Matrix]:
+        norm, phi, slope = self._bend(held)
+        design = np.column_stack([phi, np.ones(len(phi))])
+        return design, self.answers - self.n @ held.M.T, norm, slope
+
+    def _project(self, held: LoneMap) -> tuple[LoneMap, float]:
+        """D and T that leave least, and what they leave."""
+        design, wanted, _, _ = self._design(held)
+        solved = linalg.lstsq(design, wanted, rcond=None)[0]
+        left = linalg.norm(wanted - design @ solved) / linalg.norm(self.answers)
+        return replace(held, D=solved[:-1], T=solved[-1]), float(left)
+
+    def _step(self, held: LoneMap, damping: float) -> LoneMap:
+        from scipy import linalg as scipy_linalg
+
+        solving: Any = scipy_linalg
+        design, wanted, norm, slope = self._design(held)
+        Q = linalg.qr(design)[0]
+        left = wanted - Q @ (Q.T @ wanted)
+        k, dim = held.w.shape
+        nu = np.column_stack([norm.nu, np.ones(len(norm.nu))])
+        table = (slope[:, :, None] * nu[:, None, :]).reshape(len(nu), -1)
+        table -= Q @ (Q.T @ table)
+        K = self._slope_front(held, norm, slope)
+        K -= np.tensordot(Q, np.tensordot(Q.T, K, 1), 1)
+        N = _join_normal(held.D, table, K)
+        g = np.concatenate(
+            [
+                np.einsum("pja,pj->ja", table.reshape(len(nu), k, -1), left @ held.D.T).ravel(),
+                np.tensordot(left, K, ((0, 1), (0, 1))),
+            ]
+        )
+        scale = np.sqrt(np.maximum(np.diag(N), 1e-300))
+        N /= scale
+        N /= scale[:, None]
+        N[np.diag_indices_from(N)] += damping
+        held_factor = solving.cho_factor(N, overwrite_a=True, check_finite=False)
+        step = solving.cho_solve(held_factor, g / scale) / scale
+        units = step[: k * (dim + 1)].reshape(k, dim + 1)
+        front = step[k * (dim + 1) :]
+        inner = front[: dim * (dim + 1)].reshape(dim, dim + 1)
+        across = np.full(self.width, 1 / np.sqrt(self.width))
+        M = held.M + self.basis @ inner[:, :-1] + np.outer(across, front[dim * (dim + 1) :])
+        return replace(
+            held,
+            w=held.w + units[:, :-1],
+            beta=held.beta + units[:, -1],
+            M=M,
+            b=held.b + inner[:, -1],
+        )
+
+    def _slope_front(self, held: LoneMap, norm: SecondNorm, slope: Matrix) -> Array:
+        """Derivatives by M and b (p x o x parameters): those that the norm sees, then the rest."""
+        G = self._slope_outputs(held, norm, slope)
+        seen = np.einsum("poa,pc->poac", G + self.basis, self.n)
+        inner = np.concatenate([seen, G[..., None]], axis=3).reshape(*G.shape[:2], -1)
+        across = np.full((1, self.width, 1), 1 / np.sqrt(self.width)) * self.n[:, None, :]
+        return np.concatenate([inner, across], axis=2)
+
+
+def _join_normal(D: Matrix, table: Matrix, K: Array) -> Matrix:
+    """The normal matrix: of units products of D and of the table, of the front all products."""
+    k = len(D)
+    wide = table.shape[1] // k
+    units = table.shape[1]
+    N = np.empty((units + K.shape[2], units + K.shape[2]))
+    N[:units, :units] = table.T @ table
+    N[:units, :units] *= np.repeat(np.repeat(D @ D.T, wide, axis=0), wide, axis=1)
+    for j in range(k):
+        seen = np.tensordot(D[j], K, ((0,), (1,)))
+        N[j * wide : (j + 1) * wide, units:] = table[:, j * wide : (j + 1) * wide].T @ seen
+    N[units:, :units] = N[:units, units:].T
+    flat = K.reshape(-1, K.shape[2])
+    N[units:, units:] = flat.T @ flat
+    return N
