@@ -111,8 +111,9 @@ def describe_task_plane(rows: Sequence[TaskLimits], trained: Sequence[TrainedPoi
 
 
 def _shade_excluded(rows: Sequence[TaskLimits]) -> Iterator[Area]:
-    told = [(float(row.length), float(max(1, row.excluded))) for row in rows]
-    if any(row.excluded > 1 for row in rows):
+    # Where nothing is excluded the edge lies on the axis.
+    told = [(float(row.length), float(max(0.7, row.excluded))) for row in rows]
+    if any(row.excluded for row in rows):
         ends = [(told[-1][0], 0.7), (told[0][0], 0.7)]
         yield Area([*told, *ends], "limit", 0.2, "one layer excluded")
 

@@ -6,6 +6,7 @@ import pytest
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import LimitsJob
+from keyhole.lab.pages.limits_page import describe_task_plane
 from keyhole.lab.running import run_job
 from keyhole.tasks import TASKS
 
@@ -28,6 +29,14 @@ def test_a_page_draws_what_is_known_and_what_was_trained(tmp_path):
     assert "one layer excluded" in page
     assert {row.length for row in record.data.planes} == {8, 16, 32, 64, 128, 256}
     assert (out / "record.json").is_file()
+
+
+def test_nothing_is_shaded_at_lengths_where_nothing_is_excluded():
+    rows = [run_job(LimitsJob("match3", length=length)).data.rows[0] for length in (16, 256)]
+    assert [row.excluded > 0 for row in rows] == [False, True]
+    chart = describe_task_plane(rows, [])
+    edge = dict(chart.areas[0].points[:2])
+    assert edge == {16.0: chart.y.low, 256.0: rows[1].excluded}
 
 
 def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path):
