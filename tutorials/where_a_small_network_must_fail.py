@@ -72,7 +72,8 @@ def _(Axis, Chart, Level, Line, Point, bits, bounds, draw_chart, embed_slider, m
 
     embed = embed_slider.value
     needed = counts[embed].needed
-    highest = max(needed, *(told.available for told in counts.values()))
+    available = [told.available for told in counts.values()]
+    highest = max(needed, *available)
     plane = draw_chart(
         Chart(
             "bits that pass through attention against the key width",
@@ -86,7 +87,6 @@ def _(Axis, Chart, Level, Line, Point, bits, bounds, draw_chart, embed_slider, m
         )
     )
     mo.Html(str(plane))
-    available = [told.available for told in counts.values()]
     return available, embed, plane
 
 
