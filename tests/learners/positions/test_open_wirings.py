@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 import keyhole
-from keyhole import Local, Wiring, random_layer
+from keyhole import Local, WiredLayer, Wiring, random_layer
 from keyhole.claims import Verdict
-from keyhole.learners.positions.found_wiring import find_kind_of_order, find_norm
+from keyhole.learners.positions.found_wiring import find_kind_of_order, find_norm, find_window
 from keyhole.learners.positions.question_design import (
     design_questions,
     draw_displacements,
     make_score_form,
 )
+from keyhole.oracles import Counted
 from support.seeds import ALL, few
 
 WIRINGS = {
@@ -102,3 +103,25 @@ def test_every_displacement_of_a_table_is_asked_about_as_often(rng):
     counts = np.bincount(at[:, :-1].ravel(), minlength=64)[1:]
     assert (counts == 3).all()
     assert all(len(set(row)) == 4 for row in at)
+
+
+@pytest.mark.parametrize("window", [2, 5, 12, 100, 256])
+def test_a_window_is_found_exactly_in_few_questions(window, rng):
+    layer = random_layer(8, heads=2, wiring=Wiring(positions="rope", window=window), rng=rng)
+    oracle = Counted(Local(layer))
+    assert find_window(oracle, None, rng=rng) == window
+    assert oracle.ledger.total().sequences <= 16
+
+
+def test_a_layer_without_a_window_has_none(rng):
+    layer = random_layer(8, heads=2, wiring=Wiring(positions="rope"), rng=rng)
+    assert find_window(Local(layer), None, rng=rng) is None
+
+
+def test_a_layer_that_looks_through_a_window_comes_back_with_nothing_told():
+    wiring = Wiring(norm="rms", eps=1e-5, residual=True, positions="rope", window=24, groups=2)
+    layer = random_layer(16, heads=4, wiring=wiring, rng=90)
+    found = WiredLayer().run(Local(layer), rng=np.random.default_rng(91))
+    assert found.verdict is Verdict.EXACT
+    assert (found.model.wiring.window, found.model.groups) == (24, 2)
+    assert "window 24" in found.reason

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from keyhole._arrays import FORMATS, Matrix, Vector, rms
+from keyhole.errors import BadAnswer, InvalidInput, TargetFailed
 from keyhole.oracles import Oracle
 from keyhole.oracles.base import read_imperfection
 
@@ -30,6 +31,8 @@ _FAR = 1e6
 _ROUNDS = 2
 _SAME = 1e-9  # of answers, which rounding does not exceed
 _FOLLOWS = 1e-4  # of far answers, which follow the direction of a token
+_WINDOW_LENGTHS = (257, 129, 65, 33)
+_UNSEEN = 1e-13  # of answers: what a token outside the window changes
 _CONTENT = 0.5  # size of the entries of tokens whose order is changed
 
 
@@ -121,6 +124,41 @@ def find_eps(oracle: Oracle, u: Vector, *, residual: bool) -> float:
             return 0.0
         s = float(np.sqrt(eps))
     return eps
+
+
+def find_window(oracle: Oracle, longest: int | None, *, rng: np.random.Generator) -> int | None:
+    """The displacement from which on a token changes nothing, None where all of them count."""
+    for length in _WINDOW_LENGTHS:
+        try:
+            return _halve_window(oracle, min(length, longest or length), rng)
+        # The target may refuse sequences of that length.
+        except (BadAnswer, InvalidInput, TargetFailed):
+            continue
+    return None
+
+
+def _halve_window(oracle: Oracle, reach: int, rng: np.random.Generator) -> int | None:
+    """The same; one token stands before zero ones, and its displacement is halved till it shows."""
+    x, y = _CONTENT * rng.normal(size=(2, oracle.width))
+
+    def place(at: int | None) -> Vector:
+        tokens = np.zeros((1, reach, oracle.width))
+        tokens[0, -1] = y
+        if at is not None:
+            tokens[0, reach - 1 - at] = x
+        return oracle.ask(tokens)[0]
+
+    without = place(None)
+    seen, unseen = 0, reach - 1
+    if unseen < 1 or not _agree(place(unseen), without, _UNSEEN):
+        return None
+    while unseen - seen > 1:
+        middle = (seen + unseen) // 2
+        if _agree(place(middle), without, _UNSEEN):
+            unseen = middle
+        else:
+            seen = middle
+    return unseen
 
 
 def describe_fields(fields: dict[str, Any]) -> str:

@@ -86,4 +86,4 @@ def limit_layer_queries(told: Wiring, width: int, outputs: int, displacements: i
     placed += NODES * width if told.sinks else 0
     kind = len(LENGTHS) * _count_kind_queries(told, MOST)
     each = width + 1 + split + kind + (1 + ROUNDS) * scores + QUERIES
-    return placed + _count_wiring_queries(told) + len(SIZES) * each + 24
+    return placed + _count_wiring_queries(told) + (len(SIZES) + 1) * each + 48

@@ -34,6 +34,7 @@ from keyhole.learners.positions.found_wiring import (
     find_kind_of_order,
     find_norm,
     find_residual,
+    find_window,
 )
 from keyhole.learners.positions.grouped.kernel_split import Unshared
 from keyhole.learners.positions.grouped.sink_values import TooShort, measure_sink_part
@@ -272,7 +273,23 @@ class _WiredSession:
                 ends.append(self._judge())
             if ends[-1].status not in (Status.UNSEPARATED, Status.LAYER_DISAGREES):
                 return ends[-1]
+            if ends[-1].status is Status.LAYER_DISAGREES and self._looks_through_window():
+                return self._attempt_sizes(linear)
         return min(ends, key=_measure_gap)
+
+    def _looks_through_window(self) -> bool:
+        """Whether far tokens change nothing, where nothing is told of positions."""
+        open_order = self.told.positions is None and self.positions is None
+        # A window that was found once is not looked for again.
+        if not open_order or self.wiring.window is not None:
+            return False
+        with self.oracle.phase("wiring"):
+            window = find_window(self.oracle, self.longest, rng=self.rng)
+        if window is None:
+            return False
+        self._note(window=window)
+        self.longest = window
+        return True
 
     def _measure_layer(self, linear: LinearPart, size: float) -> None:
         """One attempt: the layer, fitted and not yet verified."""

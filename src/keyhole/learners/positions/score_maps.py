@@ -29,7 +29,7 @@ def read_scores(V: Matrix, M: Matrix, placed: Placed, form: ScoreForm) -> ReadSc
     tokens = np.einsum("rd,qtd->qrt", V @ M, placed.n)
     inverse = np.asarray(np.linalg.pinv(tokens), dtype=np.float64)
     shares = np.einsum("qtr,qr->qt", inverse, placed.answers @ V.T)
-    doubt = np.linalg.norm(inverse, axis=2) / np.maximum(np.abs(shares), 1e-300)
+    doubt = np.linalg.norm(inverse, axis=2) / np.maximum(np.abs(shares), 1e-140)
     readable = (shares[:, :-1] > 0) & (shares[:, -1:] > 0)
     logs = np.log(np.where(shares > 0, shares, 1.0))
     values = logs[:, :-1] - logs[:, -1:]

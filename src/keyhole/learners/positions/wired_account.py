@@ -14,6 +14,7 @@ from keyhole.models import AttentionLayer, Wiring
 
 # What is looked for; the rest of a wiring is as most layers have it.
 _FOUND = ("norm", "eps", "residual", "positions", "rope_base", "rotary_share", "softcap")
+_FOUND += ("window",)
 _NOT_LOOKED_FOR = (
     "Not told apart: a window beyond the lengths asked, and the table of a head whose weights fall"
     " evenly, which is taken as ALiBi. Bases, shares and caps are taken from those in use."
