@@ -1,15 +1,30 @@
 """Figures of sweeps: several values a row, lines that are known beforehand, and maps."""
 
 import re
+from typing import get_args
 
+import msgspec
 import pytest
 from msgspec import structs
 
+from keyhole.lab.pages.parts.column_words import spell_column
 from keyhole.lab.pages.parts.sweep_maps import draw_sweep_map
 from keyhole.lab.pages.sweep_page import count_failures, draw_sweep_page, pair_values
-from keyhole.lab.runs.other_records import Figure, JobCounts, SweepRecord
+from keyhole.lab.runs.other_records import (
+    Figure,
+    JobCounts,
+    SweepRecord,
+    TransitionRecord,
+    TrialRecord,
+)
+from keyhole.lab.runs.recovery_records import AuditRecord, LearnRecord, PlanRecord
+from keyhole.lab.runs.task_records import AttackRecord, BoundRecord, BuildRecord, TrainRecord
 
 MAP = Figure(kind="map", x="job.q", y="job.m", value="record.error")
+RECORDS = (
+    *(TrialRecord, TransitionRecord, LearnRecord, PlanRecord, AuditRecord),
+    *(BuildRecord, BoundRecord, AttackRecord, TrainRecord),
+)
 DATA = SweepRecord(
     name="n",
     sentence="s",
@@ -57,7 +72,7 @@ def test_a_map_has_a_cell_for_each_pair_and_a_table_with_the_same_numbers():
     text = draw_sweep_page(DATA, rows({(1, 2): 0.5, (1, 4): 0.25, (2, 2): 1.0, (2, 4): 0.75}), MAP)
     assert text.count("<title>") - text.count("<title>keyhole") == 4
     for number in ("0.5", "0.25", "0.75"):
-        assert f"median of record.error {number}</title>" in text
+        assert f"median error {number}</title>" in text
         assert f">{number}</td>" in text
 
 
@@ -91,7 +106,7 @@ def test_axes_and_lines_are_named_in_words_where_a_file_names_none():
     ]
     figure = Figure(x="job.model.width", y="record.fresh_error.max", series="job.heads")
     text = draw_sweep_page(DATA, table, figure)
-    for words in ("model width", "fresh error max", "heads 1", "heads 4"):
+    for words in ("model width", "largest error on fresh questions", "heads 1", "heads 4"):
         assert f">{words}</text>" in text
     named = Figure(
         x="job.model.width",
@@ -100,6 +115,57 @@ def test_axes_and_lines_are_named_in_words_where_a_file_names_none():
         series_names={"4": "four"},
     )
     assert ">four</text>" in draw_sweep_page(DATA, table, named)
+
+
+def _list_columns(kind, prefix="record"):
+    """Columns of a record's fields, and of the fields of its parts."""
+    for field in msgspec.structs.fields(kind):
+        yield f"{prefix}.{field.encode_name}"
+        for part in (field.type, *get_args(field.type)):
+            if isinstance(part, type) and issubclass(part, msgspec.Struct):
+                yield from _list_columns(part, f"{prefix}.{field.encode_name}")
+
+
+def test_every_field_of_a_record_is_named_in_words():
+    columns = [column for kind in RECORDS for column in _list_columns(kind)]
+    assert {"record.verdict", "record.queries.total", "record.error"} <= set(columns)
+    for column in columns:
+        words = spell_column(column)
+        assert words
+        assert not re.search(r"[._]|^(record|job)$", words), (column, words)
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("record.error", "error"),
+        ("record.error.max", "largest error"),
+        ("record.accuracy.median", "median share of labels right"),
+        ("record.ratio", "queries per parameter"),
+        ("job.ratio", "ratio"),
+        ("job.model.rank", "model rank"),
+        ("record.degrees_of_freedom", "degrees of freedom"),
+    ],
+)
+def test_columns_are_said_as_a_reader_would(column, words):
+    assert spell_column(column) == words
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"value_equals": "EXACT"}, "share of jobs whose verdict is EXACT"),
+        ({"value": "record.error", "value_at_most": 0.01}, "error is at most 0.01"),
+    ],
+)
+def test_a_map_of_shares_says_whose(asked, words):
+    table = [{"job.q": 1, "job.m": 2, "record.verdict": "EXACT", "record.error": 0.5}]
+    figure = Figure(
+        **{"kind": "map", "x": "job.q", "y": "job.m", "value": "record.verdict"} | asked
+    )
+    text = draw_sweep_map(table, figure)
+    assert words in text
+    assert "record." not in text
 
 
 def test_panels_keep_pictures_apart_and_failures_are_counted():

@@ -193,6 +193,31 @@ def test_expectations_are_statistics_of_the_rows_they_name():
         assert landing.met is met
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"value": "record.error", "statistic": "max", "at_most": 1e-9},
+            "largest error: at most 1e-09",
+        ),
+        (
+            {
+                "value": "record.verdict",
+                "equals": "EXACT",
+                "where": {"job.model.heads": 4, "job.noise": 0.0},
+                "at_least": 0.9,
+                "at_most": 1.0,
+            },
+            "share of jobs whose verdict is EXACT, where model heads is 4 and noise is 0.0:"
+            " at least 0.9 and at most 1",
+        ),
+    ],
+)
+def test_an_expectation_is_said_in_words(given, sentence):
+    (landing,) = judge_expectations([], (parse_expectation(given),))
+    assert landing.sentence == sentence
+
+
 def test_a_page_draws_rows_and_keeps_hostile_words_inert():
     data = SweepRecord(
         name="<script>alert(1)</script>",

@@ -20,7 +20,8 @@ from keyhole.drawing.html import (
     join_markup,
 )
 from keyhole.drawing.svg import draw_chart
-from keyhole.lab.pages.parts.sweep_maps import describe_sweep_map, draw_sweep_map, spell_column
+from keyhole.lab.pages.parts.column_words import spell_column
+from keyhole.lab.pages.parts.sweep_maps import describe_sweep_map, draw_sweep_map
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.other_records import Figure, SweepRecord
 from keyhole.lab.runs.rows import describe_measured

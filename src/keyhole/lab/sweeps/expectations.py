@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from keyhole.errors import InvalidInput
+from keyhole.lab.pages.parts.column_words import spell_column, spell_statistic
 from keyhole.lab.runs.other_records import Landing
 from keyhole.lab.runs.record_parts import Cell
 from keyhole.lab.runs.tables import Row, Table
@@ -99,10 +100,11 @@ def _measure_statistic(found: list[Cell], one: Expectation) -> float | None:
 
 
 def _describe_expectation(one: Expectation) -> str:
-    what = f"{one.statistic} of {one.value}"
-    if one.equals is not None:
-        what = f"share of {one.value} = {one.equals}"
-    among = "".join(f", {name} = {value}" for name, value in one.where.items())
+    if one.equals is None:
+        what = spell_statistic(str(one.statistic), one.value)
+    else:
+        what = f"share of jobs whose {spell_column(one.value)} is {one.equals}"
+    among = " and ".join(f"{spell_column(name)} is {value}" for name, value in one.where.items())
     ends = (("at least", one.at_least), ("at most", one.at_most))
     bounds = [f"{name} {end:g}" for name, end in ends if end is not None]
-    return f"{what}{among}: {' and '.join(bounds)}"
+    return f"{what}{f', where {among}' if among else ''}: {' and '.join(bounds)}"

@@ -1,7 +1,7 @@
 // Columns of a sweep: what they are called, and what a row says in the one that is drawn.
 
 const DONE = ["EXACT", "WITHIN_TOLERANCE"];
-export const short = name => name.replace(/^(job|record)\./, "").replaceAll("_", " ");
+export const short = name => name.replace(/^(job|record)\./, "").replaceAll(/[._]/g, " ");
 
 export const called = (figured, name) =>
   name === "success"

@@ -18,6 +18,7 @@ from keyhole.drawing.html import (
     join_markup,
 )
 from keyhole.drawing.svg import draw_chart
+from keyhole.lab.pages.parts.column_words import spell_column
 from keyhole.lab.runs.other_records import Figure
 from keyhole.lab.runs.tables import Table
 
@@ -45,11 +46,6 @@ class Cells(NamedTuple):
         return (value - low) / ((high - low) or 1.0)
 
 
-def spell_column(column: str) -> str:
-    """The name of a column in words: `record.queries.total` is `queries total`."""
-    return column.removeprefix("record.").removeprefix("job.").replace(".", " ").replace("_", " ")
-
-
 def measure_cells(rows: Table, figure: Figure) -> Cells | None:
     """What the rows say of each cell; nothing where none has all three columns."""
     found: dict[tuple[float, float], list[Any]] = {}
@@ -65,9 +61,19 @@ def measure_cells(rows: Table, figure: Figure) -> Cells | None:
     }
     if not measured:
         return None
-    name = figure.value_name or f"{'share' if share else 'median'} of {figure.value}"
+    name = figure.value_name or _name_cells(figure)
     xs, ys = (sorted({at[k] for at in measured}) for k in (0, 1))
     return Cells(xs, ys, measured, share, name)
+
+
+def _name_cells(figure: Figure) -> str:
+    """What a cell says, in words."""
+    column = spell_column(figure.value or "")
+    if figure.value_equals is not None:
+        return f"share of jobs whose {column} is {figure.value_equals}"
+    if figure.value_at_most is not None:
+        return f"share of jobs whose {column} is at most {format_number(figure.value_at_most)}"
+    return f"median {column}"
 
 
 def _measure_cell(seen: Sequence[Any], figure: Figure) -> float | None:
