@@ -56,6 +56,10 @@ class Status(StrEnum):
         "The rounding of the answers hides the attention: a constant far larger than the token"
         " values is added."
     )
+    VACUOUS = (
+        "The parts of the model are so much larger than the answers that it agrees with most"
+        " fresh answers whatever they are."
+    )
     IMPRECISE = (
         "The head was measured as closely as the answers and the tokens that can be asked allow, "
         "which is not close enough to be called exact."

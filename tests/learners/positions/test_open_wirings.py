@@ -1,5 +1,7 @@
 """Attention layers of which nothing is told: what a few questions tell of their wiring."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from keyhole.learners.positions.question_design import (
     draw_displacements,
     make_score_form,
 )
+from keyhole.learners.verifying.examination import Ruler, examine_model
 from keyhole.oracles import Counted
 from support.seeds import ALL, few
 
@@ -125,3 +128,23 @@ def test_a_layer_that_looks_through_a_window_comes_back_with_nothing_told():
     assert found.verdict is Verdict.EXACT
     assert (found.model.wiring.window, found.model.groups) == (24, 2)
     assert "window 24" in found.reason
+
+
+def test_normed_queries_and_keys_are_never_called_exact():
+    """A cap over scores of a billion looks like them near zero, and its rounding explains all."""
+    for seed in (101, *few(8)):
+        wiring = Wiring(norm="layer", eps=1e-5, qk_norm=True, positions="rope")
+        layer = random_layer(16, heads=4, wiring=wiring, rng=seed)
+        found = keyhole.learn(Bare(layer), rng=1)
+        assert not found.verdict.verified, found.sentence
+
+
+def test_a_model_whose_parts_dwarf_its_answers_is_verified_by_no_answers():
+    wiring = Wiring(norm="rms", eps=1e-5, positions="rope", softcap=1.0)
+    rng = np.random.default_rng(4)
+    layer = random_layer(8, heads=2, wiring=wiring, rng=rng)
+    swollen = replace(layer, Wq=1e6 * layer.Wq, Wk=1e6 * layer.Wk)
+    other = replace(swollen, Wq=swollen.Wq + 1e4 * rng.normal(size=layer.Wq.shape))
+    seen = examine_model(Local(other), swollen, ruler=Ruler(), rng=rng)
+    assert seen.vacuous
+    assert not examine_model(Local(layer), layer, ruler=Ruler(), rng=rng).vacuous

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, PerSequence, Sequences, Stack
+from keyhole._arrays import EPS, Mask, Matrix, PerSequence, Sequences, Stack
 from keyhole.errors import BadAnswer, BudgetSpent, TargetFailed
 from keyhole.learners.base import Counterexample, Examined, Fresh, KindSeen
 from keyhole.learners.verifying.question_kinds import AGAIN, KINDS, PERMUTED
@@ -36,6 +36,7 @@ _HALVINGS = 3
 _CONSTANT_FLOOR = 0.5
 _FLOOR = 1e-3
 _DEAD = 1e-12  # of a large answer, not of the largest, below which one is rounding
+_VACUOUS = 8  # one answer in so many may be explained whatever it is
 _VEILED = 0.1  # of the token values, which rounding may not reach
 
 
@@ -53,6 +54,8 @@ class Examination:
         complete: whether the budget allowed all of them.
         changed: by how much a question asked twice was answered differently, 0 where it was not.
         unresolved: whether only the last digits of the largest entries explain some gap.
+        vacuous: whether so many answers could have been anything, and been explained, that
+            agreement says nothing.
         examined: what was asked, by kind.
     """
 
@@ -63,6 +66,7 @@ class Examination:
     hidden: bool = False
     changed: float = 0.0
     unresolved: bool = False
+    vacuous: bool = False
     examined: Examined | None = None
 
 
@@ -77,6 +81,7 @@ class _Row:
         relative: the gap in units of what a relative error of 1 would explain.
         failed: whether nothing explains the gap.
         unresolved: whether only the last digits of the largest entries explain it.
+        vacuous: whether what explains the gap would explain one as large as the answer.
         hidden: whether rounding is as large as the token values.
         changed: by how much the answer differs from that to the same question before.
     """
@@ -87,6 +92,7 @@ class _Row:
     relative: float
     failed: bool
     unresolved: bool
+    vacuous: bool
     hidden: bool
     changed: float
 
@@ -246,6 +252,7 @@ def _compare_answers(model: Model, batch: Batch, answers: Matrix, ruler: Ruler) 
         "relative": compare_with_explained(gap, explained.most, answers, ruler.tolerance),
         "failed": ~(gap <= explained.most),
         "unresolved": gap > explained.rounding,
+        "vacuous": _find_vacuous(gap, explained, answers) & (ruler.roundoff <= EPS),
         "hidden": (grain * np.abs(answers).max(axis=1) > _VEILED * values) & (values > 0),
         # A wrong model's rounding may be less than the target's own.
         "changed": np.where(again & (changed > np.maximum(explained.most, least)), changed, 0.0),
@@ -258,6 +265,13 @@ def _compare_answers(model: Model, batch: Batch, answers: Matrix, ruler: Ruler) 
         )
         for i in range(len(X))
     ]
+
+
+def _find_vacuous(gap: PerSequence, explained: Explained, answers: Matrix) -> Mask:
+    """Where parts of a model that nearly cancel explain any answer of the size of this one."""
+    needed = np.where(gap <= explained.rounding, explained.rounding, explained.digits)
+    size = np.abs(answers).max(axis=1)
+    return (needed > 0.5 * size) & (size > 0)
 
 
 def compare_with_explained(
@@ -287,6 +301,7 @@ def _summarise_rows(rows: list[_Row], complete: bool) -> Examination:
         hidden=2 * sum(row.hidden for row in rows) > len(rows),
         changed=max((row.changed for row in rows), default=0.0),
         unresolved=any(row.unresolved and not row.failed for row in rows),
+        vacuous=_VACUOUS * sum(row.vacuous for row in rows) > len(rows),
         examined=list_examined([row.asked for row in rows]),
     )
 
