@@ -11,6 +11,7 @@ from keyhole import Wiring, export_onnx, export_torch, random_layer
 from keyhole.errors import InvalidInput, TargetFailed
 from keyhole.lab.jobs import LearnJob
 from keyhole.lab.running import run_job
+from keyhole.models.tensor import TensorAttention
 from keyhole.oracles.onnx_file import OnnxFile
 from support.wired_layers import WIRINGS, answer_in_torch, draw_wired
 
@@ -105,8 +106,9 @@ def test_a_module_is_trained_and_its_weights_are_those_of_the_file(tmp_path, rng
 
 
 def test_a_model_of_another_kind_is_no_torch_module(rng):
-    with pytest.raises(InvalidInput, match="a Head is not written as a torch module"):
-        export_torch(keyhole.Head.random(3, rng=rng))
+    unit = TensorAttention(np.eye(3), (np.eye(3),) * 2, (np.eye(3),) * 2)
+    with pytest.raises(InvalidInput, match="a TensorAttention is not written as a torch module"):
+        export_torch(unit)
 
 
 @pytest.mark.parametrize("form", ["onnx", "torch"])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, save_model
 
+import keyhole
 from keyhole import SparseAverage, build
 from keyhole.errors import InvalidInput, TargetFailed
 from keyhole.lab.jobs import LearnJob
@@ -15,6 +16,7 @@ from keyhole.lab.onnx.export import export_onnx
 from keyhole.lab.running import run_job
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, SelfAttention
 from keyhole.models.baselines import Mlp, Recurrent
+from keyhole.models.last_token.gated import Gated
 from keyhole.models.tensor import TensorAttention, TensorHeads
 from keyhole.oracles.onnx_file import OnnxFile
 
@@ -164,6 +166,33 @@ def test_what_is_no_file_or_no_model_is_refused(tmp_path):
     for name, sentence in (("m.onnx", "cannot be loaded as ONNX"), ("n.onnx", "no ONNX file at")):
         with pytest.raises(InvalidInput, match=sentence):
             run_job(LearnJob(str(tmp_path / name), out=str(tmp_path / "run")))
+
+
+@pytest.mark.parametrize("name", [*MODELS, "gated network", "one layer of normal form"])
+def test_a_model_answers_as_a_torch_module_as_it_does_here(name, tmp_path, rng):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    model = {
+        **MODELS,
+        "gated network": Gated.random(WIDTH, hidden=5, outputs=2, rng=rng),
+        "one layer of normal form": OneLayer(
+            Head.random(WIDTH, outputs=WIDTH, rng=rng),
+            AbsAffine.random(WIDTH, hidden=5, outputs=2, rng=rng),
+        ),
+    }[name]
+    here = model.read_last() if isinstance(model, SelfAttention) else model
+    module = keyhole.export_torch(model)
+    assert (module.width, module.outputs) == (here.width, here.outputs)
+    for length in (1, 5):
+        X = rng.normal(size=(6, length, WIDTH))
+        said = module(torch.tensor(X))
+        np.testing.assert_allclose(said.detach().numpy(), here(X), rtol=1e-12, atol=1e-12)
+    # The names are those of the file, and every parameter is reached by gradients.
+    keyhole.save(here, tmp_path / "model.safetensors")
+    from safetensors.torch import load_file
+
+    module.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    module(torch.tensor(X)).sum().backward()
+    assert all(weight.grad is not None for weight in module.parameters())
 
 
 @pytest.mark.parametrize("outputs", [1, 3])

@@ -1,20 +1,27 @@
-"""Attention layers and whole blocks as torch modules, read at the last token."""
+"""Models as torch modules, read at the last token."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from keyhole.errors import InvalidInput
+from keyhole.lab.onnx.torch_heads import TorchHeads, TorchOneLayer
 from keyhole.lab.onnx.torch_networks import (
     TorchNetwork,
     TorchNorm,
+    TorchNormalForm,
     divide_by_spread,
     hold_arrays,
 )
+from keyhole.models.attention import Head, MultiHead, SelfAttention
 from keyhole.models.blocks.transformer_block import TransformerBlock
+from keyhole.models.last_token.gated import Gated
 from keyhole.models.layers.attention_layer import AttentionLayer
 from keyhole.models.layers.layer_maps import OPTIONAL
 from keyhole.models.layers.turning import list_frequencies
+from keyhole.models.relu import AbsAffine, ReluNet
+from keyhole.models.transformer import OneLayer
 
 try:
     import torch as _torch
@@ -24,27 +31,28 @@ except ImportError as missing:
 torch: Any = _torch  # its types are partial
 
 
-def export_torch(layer: Any) -> Any:
-    """A layer or block as a `torch.nn.Module`: (batch, length, width) to (batch, outputs).
+def export_torch(model: Any) -> Any:
+    """A model as a `torch.nn.Module`: (batch, length, width) to (batch, outputs).
 
     It is in float64. Its parameters have the names of the model's file (`Wq`, `norm1.gain`, ..), so
     that `load_state_dict` takes the tensors of another such file; gradients flow through it.
 
     Args:
-        layer: an `AttentionLayer` of any wiring, or a `TransformerBlock`.
+        model: a head or several, a `SelfAttention` (read at its last token), a network, a one-layer
+            Transformer, an `AttentionLayer` of any wiring, or a `TransformerBlock`.
 
     Raises:
         InvalidInput: the model is of another kind.
     """
-    if isinstance(layer, TransformerBlock):
-        return TorchBlock(layer)
-    if not isinstance(layer, AttentionLayer):
-        raise InvalidInput(
-            f"a {type(layer).__name__} is not written as a torch module, an AttentionLayer or a"
-            " TransformerBlock is."
-            " keyhole.torch_multihead gives the weights of a SelfAttention as torch holds them."
-        )
-    return TorchAttention(layer)
+    model = model.read_last() if isinstance(model, SelfAttention) else model
+    for kinds, module in _MODULES:
+        if isinstance(model, kinds):
+            return module(model)
+    raise InvalidInput(
+        f"a {type(model).__name__} is not written as a torch module; heads, networks, one-layer"
+        " Transformers, attention layers and blocks are. keyhole.export_onnx writes attention of"
+        " higher order, fully connected and recurrent networks too."
+    )
 
 
 class TorchAttention(torch.nn.Module):
@@ -160,3 +168,13 @@ class TorchBlock(torch.nn.Module):
             return r + self.network(self.norm2(r))
         y = self.norm1(last + self.attention(tokens))
         return self.norm2(y + self.network(y))
+
+
+_MODULES: tuple[tuple[tuple[type, ...], Callable[[Any], Any]], ...] = (
+    ((Head, MultiHead), TorchHeads),
+    ((ReluNet, Gated), TorchNetwork),
+    ((AbsAffine,), TorchNormalForm),
+    ((OneLayer,), TorchOneLayer),
+    ((AttentionLayer,), TorchAttention),
+    ((TransformerBlock,), TorchBlock),
+)

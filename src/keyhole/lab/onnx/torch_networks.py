@@ -10,7 +10,7 @@ import numpy as np
 
 from keyhole.models.blocks.norm import Norm
 from keyhole.models.last_token.gated import Gated
-from keyhole.models.relu import ReluNet
+from keyhole.models.relu import AbsAffine, ReluNet
 
 try:
     import torch as _torch
@@ -57,16 +57,37 @@ class TorchNetwork(torch.nn.Module):
 
     def __init__(self, net: ReluNet | Gated) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        self.width, self.outputs = net.width, net.outputs
         self.phi = _FUNCTIONS[net.activation]
         self.gated = isinstance(net, Gated)
         hold_arrays(self, net, [item.name for item in fields(net) if item.name != "activation"])
 
     def forward(self, x: Any) -> Any:
-        """Answers to points."""
+        """Answers to points, or to the last tokens of sequences."""
+        x = read_last_points(x)
         if self.gated:
             gates = self.phi(x @ self.A.T + self.a)
             return (gates * (x @ self.B.T + self.b)) @ self.C.T + self.c
         return self.phi(x @ self.W1.T + self.b1) @ self.W2.T + self.b2
+
+
+class TorchNormalForm(torch.nn.Module):
+    """The function of an `AbsAffine`."""
+
+    def __init__(self, net: AbsAffine) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        self.width, self.outputs = net.width, net.outputs
+        hold_arrays(self, net, ["n", "t", "D", "P", "q"])
+
+    def forward(self, x: Any) -> Any:
+        """Answers to points, or to the last tokens of sequences."""
+        x = read_last_points(x)
+        return (x @ self.n.T - self.t).abs() @ self.D / 2 + x @ self.P.T + self.q
+
+
+def read_last_points(x: Any) -> Any:
+    """Points as they are, and of sequences the last token."""
+    return x[:, -1] if x.ndim == 3 else x
 
 
 def divide_by_spread(x: Any, eps: float) -> Any:
