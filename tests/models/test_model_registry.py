@@ -19,6 +19,7 @@ from support.constant import BARE, WHOLE, Constant
 # The room that asks for a part, so that no room imports one above it.
 ROOMS = {
     "distance": "keyhole.identify",
+    "canonical": "keyhole.identify",
     "twins": "keyhole.identify",
     "sample": "keyhole.lab.targets",
     "portrait": "keyhole.lab.pages",

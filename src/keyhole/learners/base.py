@@ -88,6 +88,10 @@ class Status(StrEnum):
     )
     NO_GATED_NETWORK = "Fresh queries disagree with the best gated network."
     NO_THIRD_ORDER = "Fresh queries disagree with the best unit of third order."
+    NO_ZERO_TOKENS = (
+        "The target does not answer zero tokens, beside which every score of a unit of third order"
+        " is measured. Let it answer them."
+    )
     CROWDED = "Along a line the answers jump, or bend more often than the hidden units allowed for."
     SMOOTH = (
         "Along a line the answers bend everywhere, as those of a piecewise linear network do not."

@@ -64,6 +64,7 @@ _SAY_NOTHING = (
     Status.ROUGH,
     Status.VEILED,
     Status.EMPTY_GUARANTEE,
+    Status.NO_ZERO_TOKENS,
     Status.UNCHECKED,
 )
 

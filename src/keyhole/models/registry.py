@@ -140,6 +140,8 @@ _KINDS = (
         restore=TENSOR_ROW.restore,
         called="tensor",
         distance=f"{_IDENTIFY}.tensor_units:tensor_distance",
+        portrait="keyhole.lab.pages.parts.tensor_portraits:draw_tensor_portrait",
+        export=f"{_SEQUENCES}:add_tensor_row",
     ),
     ModelKind(
         name="tensor-heads",

@@ -17,6 +17,7 @@ from keyhole.lab.running import run_job
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, SelfAttention
 from keyhole.models.baselines import Mlp, Recurrent
 from keyhole.models.last_token.gated import Gated
+from keyhole.models.layers.tensor_row import TensorRow
 from keyhole.models.tensor import TensorAttention, TensorHeads
 from keyhole.oracles.onnx_file import OnnxFile
 
@@ -96,6 +97,14 @@ def test_a_sequence_model_answers_from_its_file_as_it_does_here_at_the_last_toke
     for batch, length in ((1, 5), (7, 5)) if name == "mlp" else ((1, 1), (7, 3), (2, 8)):
         X = rng.normal(size=(batch, length, model.width))
         np.testing.assert_allclose(oracle.ask(X), model(X)[:, -1], rtol=1e-12, atol=1e-12)
+
+
+def test_the_last_row_of_a_unit_is_written_as_the_unit_is(tmp_path, rng):
+    unit = SEQUENCES["third order"]
+    export_onnx(TensorRow(unit), tmp_path / "row.onnx")
+    X = rng.normal(size=(3, 6, WIDTH))
+    told = OnnxFile(tmp_path / "row.onnx").ask(X)
+    np.testing.assert_allclose(told, unit.dense(X)[:, -1], rtol=1e-12, atol=1e-12)
 
 
 def test_positions_read_as_codes_are_looked_up_in_the_file(tmp_path, rng):

@@ -17,6 +17,8 @@ from keyhole import (
     load,
     save,
 )
+from keyhole.errors import OracleError
+from keyhole.learners.base import Status
 from keyhole.learners.confronting import confront
 from keyhole.learners.recognising.recognition import recognise
 from keyhole.learners.third_order.unit_fit import refine_unit
@@ -192,6 +194,46 @@ def test_what_is_no_unit_of_third_order_is_refused_with_a_witness_that_replays(n
         found = keyhole.learn(target, rng=seed, learner="third-order")
         assert found.verdict is Verdict.CLASS_REFUTED, (seed, found.sentence)
         assert replay_witness(target, found.counterexample).holds
+
+
+def refuse(row, refused, how):
+    """A row that does not answer sequences for which `refused` holds: it raises, or says NaN."""
+
+    def answer(X):
+        lost = refused(X)
+        if how == "raises" and lost.any():
+            raise ValueError("no such tokens")
+        return np.where(lost[:, None], np.nan, row(X))
+
+    answer.width = row.width
+    return Local(answer)
+
+
+def hold_zero_tokens(X):
+    return (X == 0).all(axis=2).any(axis=1)
+
+
+@pytest.mark.parametrize("how", ["raises", "NaN"])
+def test_a_target_that_refuses_zero_tokens_is_told_so_in_a_sentence(how, rng):
+    target = refuse(TensorRow.random(4, embed=2, rng=rng), hold_zero_tokens, how)
+    found = keyhole.learn(target, rng=1, learner="third-order")
+    assert (found.verdict, found.status) == (Verdict.UNVERIFIED, Status.NO_ZERO_TOKENS)
+    assert "Let it answer them. A token beside its copy is answered" in found.sentence
+    assert found.model is None
+    with pytest.raises(OracleError, match=r"recognised with zero tokens: let the target answer"):
+        keyhole.learn(target, rng=1)
+
+
+@pytest.mark.parametrize("how", ["raises", "NaN"])
+def test_zero_tokens_are_not_blamed_where_every_pair_or_token_is_refused(how, rng):
+    row = TensorRow.random(4, embed=2, rng=rng)
+    for least in (1, 2):
+        target = refuse(row, lambda X, n=least: np.full(len(X), X.shape[1] >= n), how)
+        with pytest.raises(OracleError, match=r"when asked|must be finite"):
+            ThirdOrder().run(target, rng=rng)
+        with pytest.raises(OracleError) as told:
+            keyhole.learn(target, rng=1)
+        assert "zero tokens" not in str(told.value)
 
 
 def test_no_unit_of_third_order_breaks_a_rule_of_its_class():

@@ -8,6 +8,7 @@ from typing import Any
 from keyhole.errors import InvalidInput
 from keyhole.lab.onnx.graph import Graph, TensorProto, helper
 from keyhole.models.baselines import STATES, UNROUNDED, Cell, Mlp, Recurrent
+from keyhole.models.layers.tensor_row import TensorRow
 from keyhole.models.tensor import TensorAttention, TensorHeads
 
 _LETTERS = "nkpqrstuvw"  # one for every position of a tuple
@@ -29,6 +30,11 @@ def add_tensor_attention(graph: Graph, last: str, unit: TensorAttention) -> str:
     shares = graph.add("Reshape", flat, graph.add("Shape", scores))
     tuples = ",".join(f"b{letter}o" for letter in at)
     return graph.add("Einsum", shares, *values, equation=f"b{at},{tuples}->bo")
+
+
+def add_tensor_row(graph: Graph, last: str, row: TensorRow) -> str:
+    """The unit that is read: every graph answers at the last token."""
+    return add_tensor_attention(graph, last, row.unit)
 
 
 def add_tensor_heads(graph: Graph, last: str, layer: TensorHeads) -> str:

@@ -12,6 +12,11 @@ from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput, TargetFailed
 from keyhole.learners.recognising.design import Questions
 from keyhole.oracles import Counted
 
+_ZEROS_REFUSED = (
+    "The questions of that batch without a zero token were answered. Every class is recognised with"
+    " zero tokens: let the target answer them."
+)
+
 
 @dataclass(slots=True)
 class FirstAnswers:
@@ -34,19 +39,33 @@ class FirstAnswers:
         Raises:
             BudgetSpent: the budget ends here; what was still answered is kept.
             BadAnswer: a question near zero has no finite answer.
+            TargetFailed: the target fails on a question near zero.
         """
         far = [name for name in asked if self.may_be_lost(asked[name])]
         near = [name for name in asked if name not in far]
+        if not far:
+            self._ask_near(asked, near)
+            return
         try:
             # The far ones come last: a budget cuts those first.
             self._ask_named(asked, [*near, *far])
         # A model of ours that knows so many positions refuses longer sequences as misuse.
         except (BadAnswer, InvalidInput, TargetFailed):
-            if not far:
-                raise
             self.lost += far
             if near:
-                self._ask_named(asked, near)
+                self._ask_near(asked, near)
+
+    def _ask_near(self, asked: Questions, names: list[str]) -> None:
+        """Ask what nothing can be told without; a refusal says where zero tokens are its reason."""
+        try:
+            self._ask_named(asked, names)
+        except (BadAnswer, TargetFailed) as refusal:
+            others = [name for name in names if asked[name].any(axis=1).all()]
+            if len(others) in (0, len(names)):
+                raise
+            # These fail too where zero tokens are not the reason.
+            self._ask_named(asked, others)
+            raise type(refusal)(f"{refusal} {_ZEROS_REFUSED}") from refusal
 
     def _ask_named(self, asked: Questions, names: list[str]) -> None:
         try:

@@ -9,7 +9,7 @@ import numpy as np
 
 from keyhole._arrays import Matrix
 from keyhole.claims import Certificate, Check, Verdict
-from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput, TargetFailed
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.third_order.token_scale import count_scale_questions
 from keyhole.learners.third_order.unit_tries import (
@@ -19,6 +19,7 @@ from keyhole.learners.third_order.unit_tries import (
     Measuring,
     count_unit_answers,
 )
+from keyhole.learners.third_order.zero_tokens import refuses_zero_tokens
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     NO_READOUT,
@@ -100,17 +101,30 @@ class _UnitRun:
     oracle: Counted
     roundoff: float
     learned: LearnedUnit = field(default=LearnedUnit(), init=False)
+    refusal: BadAnswer | TargetFailed | None = field(default=None, init=False)
 
     def ask(self, questions: list[Matrix]) -> Matrix:
         return np.array(ask_by_length(self.oracle, questions))
 
     def learn(self, rng: np.random.Generator) -> None:
-        """The unit, not yet verified."""
-        measuring = Measuring(self.ask, self.oracle.width, self.roundoff, self.oracle.phase, rng)
-        self.learned = measuring.learn()
+        """The unit, not yet verified; none where zero tokens are refused.
+
+        Raises:
+            BadAnswer: an answer is not finite, and zero tokens are not the reason.
+            TargetFailed: the target failed for another reason.
+        """
+        width = self.oracle.width
+        try:
+            self.learned = Measuring(self.ask, width, self.roundoff, self.oracle.phase, rng).learn()
+        except (BadAnswer, TargetFailed) as refusal:
+            if not refuses_zero_tokens(self.ask, width, rng=rng):
+                raise
+            self.refusal = refusal
 
     def judge(self, rng: np.random.Generator) -> Recovery[TensorRow]:
         """What fresh queries say of the unit."""
+        if self.refusal is not None:
+            return self.conclude(Ending(status=Status.NO_ZERO_TOKENS, detail=_tell(self.refusal)))
         if self.learned.dead:
             return self.conclude(NO_READOUT)
         row = self.learned.row
@@ -170,6 +184,10 @@ class _UnitRun:
             ),
             conclusion=(conclude_agreement(seen.fresh),),
         )
+
+
+def _tell(refusal: BadAnswer | TargetFailed) -> str:
+    return f"A token beside its copy is answered; beside a zero token {refusal}"
 
 
 def _explain_unit_found(learned: LearnedUnit) -> str:
