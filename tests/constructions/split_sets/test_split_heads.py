@@ -24,6 +24,7 @@ from keyhole.constructions.split_sets.split_queries import (
 from keyhole.errors import DoesNotFit
 from keyhole.models.numbers import number_format
 from keyhole.tasks import SparseAverage
+from support.seeds import some
 
 pytestmark = pytest.mark.theorem("keyhole/split-heads")
 
@@ -114,8 +115,9 @@ def test_only_numbers_of_heads_that_split_evenly_are_tried():
     assert list_split_recipes(SparseAverage(64, 8, at_most=True), 8) == ()
 
 
-def test_heads_are_split_where_several_are_allowed_and_files_keep_them(rng, tmp_path):
-    task = SparseAverage(12, 4, 2)
+@pytest.mark.parametrize("length", some((8, 12)))
+def test_heads_are_split_where_several_are_allowed_and_files_keep_them(length, rng, tmp_path):
+    task = SparseAverage(length, 4, 2)
     room = Room(embed=2, heads=4)
     survey = survey_recipes(task, accuracy=1e-2, number_format="f32", room=room, rng=rng)
     assert survey.best.construction == "split-heads-4"
