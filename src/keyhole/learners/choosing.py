@@ -49,6 +49,7 @@ from keyhole.models import (
     MultiHead,
     OneLayer,
     ReluNet,
+    TransformerBlock,
     Wiring,
 )
 from keyhole.models.layers.tensor_row import TensorRow
@@ -189,6 +190,10 @@ def learn(
 def learn(
     oracle: Target, *, learner: Literal["wired-layer"], **options: Unpack[_Options]
 ) -> Recovery[AttentionLayer]: ...
+@overload
+def learn(
+    oracle: Target, *, learner: Literal["pre-norm-block"], **options: Unpack[_Options]
+) -> Recovery[TransformerBlock]: ...
 @overload
 def learn(
     oracle: Target, *, learner: Literal["smooth-network"], **options: Unpack[_Options]
