@@ -23,6 +23,7 @@ CALLS = {
         UNIT, AVERAGE, allowed=0.1, rng=rng, sampled=2
     ),
     "learn": lambda rng: keyhole.learn(keyhole.Local(HEAD), rng=rng),
+    "random_block": lambda rng: keyhole.random_block(8, style="gpt2", rng=rng),
     "random_layer": lambda rng: keyhole.random_layer(4, heads=2, biases=True, rng=rng),
     "twins": lambda rng: keyhole.twins(HEAD, rng=rng),
     "verify": lambda rng: keyhole.verify(keyhole.Local(HEAD), HEAD, rng=rng),

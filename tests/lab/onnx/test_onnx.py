@@ -9,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper, save_model
 
 import keyhole
-from keyhole import SparseAverage, build
+from keyhole import Match2, SparseAverage, build
+from keyhole.constructions.shared.coded_tokens import CodedTokens, Perceptron
 from keyhole.errors import InvalidInput, TargetFailed
 from keyhole.lab.jobs import LearnJob
 from keyhole.lab.onnx.export import export_onnx
@@ -17,7 +18,10 @@ from keyhole.lab.running import run_job
 from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, SelfAttention
 from keyhole.models.baselines import Mlp, Recurrent
 from keyhole.models.last_token.gated import Gated
+from keyhole.models.layers.causal_attention import CausalAttention
 from keyhole.models.layers.tensor_row import TensorRow
+from keyhole.models.linear import LinearAttention
+from keyhole.models.stack import Block, Transformer
 from keyhole.models.tensor import TensorAttention, TensorHeads
 from keyhole.oracles.onnx_file import OnnxFile
 
@@ -218,9 +222,57 @@ def test_gelu_is_written_to_the_last_digits_whatever_its_argument(tmp_path, rng,
     np.testing.assert_allclose(said, expected.numpy(), rtol=1e-12, atol=1e-12)
 
 
+def draw_stack(layer, width, codes, rng):
+    """Two blocks: coded tokens behind a blank one, then a network beside a residual."""
+    inner = 5
+    heads = [
+        layer(*rng.normal(size=(2, 2, size, 3)), rng.normal(size=(2, size, inner)))
+        for size in (width, inner)
+    ]
+    sizes = [(inner, 7), (7,), (7, inner), (inner,), (inner, 2), (2,)]
+    out = Perceptron(*(rng.normal(size=size) for size in sizes), squash="sigmoid")
+    middle = Perceptron(*(rng.normal(size=size) for size in sizes[:4]))
+    blank = rng.normal(size=width)
+    return Transformer((Block(codes, heads[0], blank), Block(middle, heads[1], None, True)), out)
+
+
+@pytest.mark.parametrize("layer", [SelfAttention, CausalAttention, LinearAttention])
+@pytest.mark.parametrize("reading", ["flagged", "mixed", "placed", "plain"])
+def test_a_stack_of_coded_tokens_and_networks_answers_from_its_file(layer, reading, tmp_path, rng):
+    length, values = 6, 4
+    codes = rng.normal(size=(values, 3))
+    reads, width = {
+        "flagged": (CodedTokens(codes, 2, 2, 1), 10),
+        "mixed": (CodedTokens(codes, 0, 2, mixing=rng.normal(size=(6, 4))), 4),
+        "placed": (CodedTokens(codes, 2, 2, places=rng.normal(size=(length, 8))), 8),
+        "plain": (CodedTokens(codes, 2, 0), 2),
+    }[reading]
+    model = draw_stack(layer, width, reads, rng)
+    export_onnx(model, tmp_path / "m.onnx")
+    oracle = OnnxFile(tmp_path / "m.onnx")
+    assert (oracle.width, oracle.outputs) == (reads.plain + reads.coded, 2)
+    for size in (length,) if reading == "placed" else (1, 2, length):
+        z = rng.normal(size=(9, size, reads.plain))
+        named = rng.integers(-1, values, size=(9, size, reads.coded))
+        X = np.concatenate([z, named], axis=-1)
+        np.testing.assert_allclose(oracle.ask(X), model(X)[:, -1], rtol=1e-10, atol=1e-10)
+
+
+def test_a_built_match2_answers_from_its_file(tmp_path, rng):
+    task = Match2(length=7, modulus=11)
+    model = build(task, rng=rng).model
+    export_onnx(model, tmp_path / "m.onnx")
+    X = task.sample(40, rng=rng)
+    said = OnnxFile(tmp_path / "m.onnx").ask(X)
+    np.testing.assert_allclose(said, model(X)[:, -1], rtol=1e-9, atol=1e-9)
+    assert set(np.rint(said).ravel()) == {0.0, 1.0}
+    # Numbers stand for their residues.
+    np.testing.assert_allclose(OnnxFile(tmp_path / "m.onnx").ask(X - 22.0), said, atol=1e-12)
+
+
 def test_a_stack_of_token_maps_is_refused_and_its_layer_is_not(tmp_path, rng):
     model = build(SparseAverage(length=6, q=2), rng=rng).model
-    with pytest.raises(InvalidInput, match=r"token maps \(.+\) cannot be written as ONNX"):
+    with pytest.raises(InvalidInput, match=r"token map 'set-queries' cannot be written as"):
         export_onnx(model, tmp_path / "m.onnx")
     layer = model.blocks[0].layer
     export_onnx(layer, tmp_path / "m.onnx")

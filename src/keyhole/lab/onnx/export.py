@@ -12,6 +12,7 @@ from keyhole._files import write_atomically
 from keyhole.errors import InvalidInput
 from keyhole.lab.onnx.graph import Graph, TensorProto, checker, helper
 from keyhole.lab.onnx.normal_share import add_normal_share
+from keyhole.lab.onnx.stacks import add_stack, measure_stack
 from keyhole.models import (
     AbsAffine,
     Factored,
@@ -127,28 +128,27 @@ def export_onnx(model: Any, path: str | Path) -> None:
     Args:
         model: a head, several heads, a network, a one-layer Transformer; or, read at its last
             token, a layer of any wiring, a whole block, attention of higher order, a fully
-            connected or a recurrent network.
+            connected or a recurrent network, or a stack whose token maps have a form in ONNX
+            (coded-tokens, perceptron, angles).
         path: the file to write.
 
     Raises:
-        InvalidInput: the model is of another kind.
+        InvalidInput: the model is of another kind, or has a token map without such a form.
     """
-    if isinstance(model, Transformer):
-        maps = ", ".join(block.map.name for block in model.blocks)
-        raise InvalidInput(
-            f"a Transformer of token maps ({maps}) cannot be written as ONNX: they have no form"
-            " there. Its layers, model.blocks[i].layer, can be written one by one."
-        )
     model = model.read_last() if isinstance(model, SelfAttention) else model
     graph = Graph()
-    last = graph.add("Gather", "tokens", graph.weight(np.array(-1)), axis=1)
-    graph.add("Identity", _add_model(graph, last, model))
+    if isinstance(model, Transformer):
+        width, outputs = measure_stack(model)
+        answers = add_stack(graph, model)
+    else:
+        width, outputs = model.width, model.outputs
+        last = graph.add("Gather", "tokens", graph.weight(np.array(-1)), axis=1)
+        answers = _add_model(graph, last, model)
+    graph.add("Identity", answers)
     # The name is the contract of whoever asks the file.
     graph.nodes[-1].output[0] = "answers"
-    taken = helper.make_tensor_value_info(
-        "tokens", TensorProto.DOUBLE, ["batch", "length", model.width]
-    )
-    given = helper.make_tensor_value_info("answers", TensorProto.DOUBLE, ["batch", model.outputs])
+    taken = helper.make_tensor_value_info("tokens", TensorProto.DOUBLE, ["batch", "length", width])
+    given = helper.make_tensor_value_info("answers", TensorProto.DOUBLE, ["batch", outputs])
     made = helper.make_model(
         helper.make_graph(graph.nodes, "keyhole", [taken], [given], graph.weights),
         opset_imports=[helper.make_opsetid("", _OPSET)],
