@@ -15,13 +15,14 @@ from keyhole.learners.positions.head_fit import FittedHead, fit_head, is_coarse
 from keyhole.learners.positions.head_split import (
     RoughSplit,
     Unfinished,
+    Unsplit,
     choose_moved_token,
     finish_split,
     split_by_positions,
     split_one_pair,
 )
 from keyhole.learners.positions.placed import Asking, LinearPart, Placed
-from keyhole.learners.positions.position_kind import find_cap, find_relative_kind
+from keyhole.learners.positions.position_kind import falls_into_pairs, find_cap, find_relative_kind
 from keyhole.learners.positions.question_design import (
     COARSE_OVER,
     OVER,
@@ -101,6 +102,10 @@ class Measuring:
 
     def _make_form(self, rank: int) -> ScoreForm:
         setting = self.setting
+        turned = setting.wiring.rotary_share or 1.0
+        if setting.wiring.positions == "rope" and not falls_into_pairs(rank, turned):
+            # Coarse answers may show rows that are none of a head.
+            raise Unsplit
         return make_score_form(
             setting.wiring,
             rank,

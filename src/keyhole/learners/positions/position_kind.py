@@ -124,10 +124,10 @@ def _choose_rotation(logs: Matrix, seen: Mask, at: Vector, rank: int) -> Relativ
         (_measure_left_logs(_list_waves(at, rank, base, share), logs, seen), base, share)
         for share in SHARES
         for base in BASES
-        if _falls_into_pairs(rank, share)
+        if falls_into_pairs(rank, share)
     ]
     # Others come near by chance, an order of magnitude behind the right one.
-    line = min(_FITS, _AS_GOOD * min(fits)[0])
+    line = min(_FITS, _AS_GOOD * min((fit for fit, _, _ in fits), default=0.0))
     fitting = [one for one in fits if one[0] < line and len(at) > rank + 2]
     # A slow wave is as good as a constant: of those that fit, the fewest waves are meant. Capped
     # scores are no waves at all: then base and share are taken as usual.
@@ -136,7 +136,8 @@ def _choose_rotation(logs: Matrix, seen: Mask, at: Vector, rank: int) -> Relativ
     return RelativeKind("rope", base, share)
 
 
-def _falls_into_pairs(rank: int, share: float) -> bool:
+def falls_into_pairs(rank: int, share: float) -> bool:
+    """Whether rotary positions can turn that share of a head."""
     try:
         count_turned(rank, share)
     except InvalidInput:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keyhole._arrays import EPS, Mask, Matrix, PerSequence, Sequences, Stack
+from keyhole._arrays import EPS, Matrix, PerSequence, Sequences, Stack
 from keyhole.errors import BadAnswer, BudgetSpent, TargetFailed
 from keyhole.learners.base import Counterexample, Examined, Fresh, KindSeen
 from keyhole.learners.verifying.question_kinds import AGAIN, KINDS, PERMUTED
@@ -37,6 +37,7 @@ _CONSTANT_FLOOR = 0.5
 _FLOOR = 1e-3
 _DEAD = 1e-12  # of a large answer, not of the largest, below which one is rounding
 _VACUOUS = 8  # one answer in so many may be explained whatever it is
+_NOTHING = 1e-3  # of typical answers
 _VEILED = 0.1  # of the token values, which rounding may not reach
 
 
@@ -81,7 +82,8 @@ class _Row:
         relative: the gap in units of what a relative error of 1 would explain.
         failed: whether nothing explains the gap.
         unresolved: whether only the last digits of the largest entries explain it.
-        vacuous: whether what explains the gap would explain one as large as the answer.
+        size: of the answer.
+        explained: up to what a gap is explained; 0 where answers are coarse, which is declared.
         hidden: whether rounding is as large as the token values.
         changed: by how much the answer differs from that to the same question before.
     """
@@ -92,7 +94,8 @@ class _Row:
     relative: float
     failed: bool
     unresolved: bool
-    vacuous: bool
+    size: float
+    explained: float
     hidden: bool
     changed: float
 
@@ -252,7 +255,8 @@ def _compare_answers(model: Model, batch: Batch, answers: Matrix, ruler: Ruler) 
         "relative": compare_with_explained(gap, explained.most, answers, ruler.tolerance),
         "failed": ~(gap <= explained.most),
         "unresolved": gap > explained.rounding,
-        "vacuous": _find_vacuous(gap, explained, answers) & (ruler.roundoff <= EPS),
+        "size": np.abs(answers).max(axis=1),
+        "explained": _choose_explained(gap, explained) * (ruler.roundoff <= EPS),
         "hidden": (grain * np.abs(answers).max(axis=1) > _VEILED * values) & (values > 0),
         # A wrong model's rounding may be less than the target's own.
         "changed": np.where(again & (changed > np.maximum(explained.most, least)), changed, 0.0),
@@ -267,11 +271,9 @@ def _compare_answers(model: Model, batch: Batch, answers: Matrix, ruler: Ruler) 
     ]
 
 
-def _find_vacuous(gap: PerSequence, explained: Explained, answers: Matrix) -> Mask:
-    """Where parts of a model that nearly cancel explain any answer of the size of this one."""
-    needed = np.where(gap <= explained.rounding, explained.rounding, explained.digits)
-    size = np.abs(answers).max(axis=1)
-    return (needed > 0.5 * size) & (size > 0)
+def _choose_explained(gap: PerSequence, explained: Explained) -> PerSequence:
+    """Of the two that explain gaps the one that is needed."""
+    return np.where(gap <= explained.rounding, explained.rounding, explained.digits)
 
 
 def compare_with_explained(
@@ -301,9 +303,19 @@ def _summarise_rows(rows: list[_Row], complete: bool) -> Examination:
         hidden=2 * sum(row.hidden for row in rows) > len(rows),
         changed=max((row.changed for row in rows), default=0.0),
         unresolved=any(row.unresolved and not row.failed for row in rows),
-        vacuous=_VACUOUS * sum(row.vacuous for row in rows) > len(rows),
+        vacuous=_is_vacuous(rows),
         examined=list_examined([row.asked for row in rows]),
     )
+
+
+def _is_vacuous(rows: list[_Row]) -> bool:
+    """Whether parts of a model that nearly cancel explain too many answers whatever they are."""
+    sizes = np.array([row.size for row in rows])
+    explained = np.array([row.explained for row in rows])
+    # Answers that cancel to nothing, as where read-outs sum to zero, are explained rightly.
+    beside = _NOTHING * np.median(sizes[sizes > 0]) if sizes.any() else 0.0
+    anything = (explained > 0.5 * np.maximum(sizes, beside)) & (sizes > 0)
+    return bool(_VACUOUS * anything.sum() > len(rows))
 
 
 def _pick_worst(rows: list[_Row], *, failed: bool) -> Counterexample | None:

@@ -195,7 +195,7 @@ MISUSE = {
     ),
     "an unknown option": (("learn", "head.safetensors", "--speed", 3), "--speed"),
     "a word for a number": (("learn", "head.safetensors", "--budget", "lots"), "lots"),
-    "no target": (("learn",), "target"),
+    "no target": (("learn",), "TARGET"),
     "an unknown command": (("guess", "head.safetensors"), "guess"),
     "no model to verify": (("verify", "head.safetensors", "none.safetensors"), "no model file"),
     "no target to verify": (("verify", "none.safetensors", "head.safetensors"), "no model file"),
