@@ -242,6 +242,7 @@ _COMMANDS = (
     ),
     Command(
         name="limits",
+        example="keyhole limits k-hop --out limits",
         job=LimitsJob,
         run=f"{_COMPUTING}.limits:run_limits",
         record=f"{_RECORDS}.task_records:LimitsRecord",

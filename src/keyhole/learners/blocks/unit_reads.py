@@ -64,8 +64,8 @@ def measure_reads(asking: FarTokens, slices: Slices, *, rng: np.random.Generator
     count = min(count_directions(asking.outputs, slices.units), m - 1)
     l = rng.normal(size=(READ_POINTS, m))
     l /= linalg.norm(l, axis=1, keepdims=True)
-    q: Vector = split.outside @ rng.normal(size=split.outside.shape[1])
-    q = q / float(linalg.norm(q))
+    q = rng.normal(size=(1, split.outside.shape[1])) @ split.outside.T
+    q = q[0] / float(linalg.norm(q))
     v = np.array([_draw_orthogonal(one, count, rng) for one in l])
     p: Matrix = R * (np.cos(ANGLE) * q + np.sin(ANGLE) * l @ split.inside.T)
     h = STEP * R

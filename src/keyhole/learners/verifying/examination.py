@@ -23,6 +23,7 @@ from keyhole.learners.verifying.questions import (
     draw_questions,
     read_limits,
 )
+from keyhole.learners.verifying.vacuity import is_vacuous
 from keyhole.models import AttentionLayer, Model, TransformerBlock
 from keyhole.oracles import Counted, Oracle
 
@@ -36,8 +37,6 @@ _HALVINGS = 3
 _CONSTANT_FLOOR = 0.5
 _FLOOR = 1e-3
 _DEAD = 1e-12  # of a large answer, not of the largest, below which one is rounding
-_VACUOUS = 8  # one answer in so many may be explained whatever it is
-_NOTHING = 1e-3  # of typical answers
 _VEILED = 0.1  # of the token values, which rounding may not reach
 
 
@@ -303,19 +302,9 @@ def _summarise_rows(rows: list[_Row], complete: bool) -> Examination:
         hidden=2 * sum(row.hidden for row in rows) > len(rows),
         changed=max((row.changed for row in rows), default=0.0),
         unresolved=any(row.unresolved and not row.failed for row in rows),
-        vacuous=_is_vacuous(rows),
+        vacuous=is_vacuous([(row.gap, row.explained, row.size) for row in rows]),
         examined=list_examined([row.asked for row in rows]),
     )
-
-
-def _is_vacuous(rows: list[_Row]) -> bool:
-    """Whether parts of a model that nearly cancel explain too many answers whatever they are."""
-    sizes = np.array([row.size for row in rows])
-    explained = np.array([row.explained for row in rows])
-    # Answers that cancel to nothing, as where read-outs sum to zero, are explained rightly.
-    beside = _NOTHING * np.median(sizes[sizes > 0]) if sizes.any() else 0.0
-    anything = (explained > 0.5 * np.maximum(sizes, beside)) & (sizes > 0)
-    return bool(_VACUOUS * anything.sum() > len(rows))
 
 
 def _pick_worst(rows: list[_Row], *, failed: bool) -> Counterexample | None:
