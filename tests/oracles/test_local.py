@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import keyhole
-from keyhole import Head, Verdict
+from keyhole import Head, Verdict, Wiring, random_layer
 from keyhole.errors import BadAnswer, InvalidInput, TargetFailed
 from keyhole.oracles import Counted, Local, Oracle
 from keyhole.oracles.base import read_imperfection
@@ -43,15 +43,16 @@ def test_the_width_is_the_callables_unless_it_is_given():
     assert isinstance(Local(target), Oracle)
 
 
-def test_the_longest_sequence_is_the_callables():
+def test_the_longest_sequence_is_that_of_a_layer_of_ours_and_of_nothing_else():
     def target(X):
         return X[:, -1, 0]
 
-    assert read_imperfection(Local(target, 3)).lengths is None
     target.longest = 5
-    assert read_imperfection(Local(target, 3)).lengths == (1, 5)
-    target.longest = None
     assert read_imperfection(Local(target, 3)).lengths is None
+    wiring = Wiring(norm="rms", positions="table")
+    layer = random_layer(4, heads=2, wiring=wiring, displacements=6, rng=0)
+    assert read_imperfection(Local(layer)).lengths == (1, 6)
+    assert read_imperfection(Local(random_layer(4, heads=2, rng=0))).lengths is None
 
 
 @pytest.mark.parametrize("width", [None, 0, -2, 2.5, "three"])

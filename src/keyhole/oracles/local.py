@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex
 
 from keyhole._arrays import Answers, Sequences
 from keyhole.errors import InvalidInput, KeyholeError, TargetFailed
+from keyhole.models import AttentionLayer, TransformerBlock
 from keyhole.oracles.base import LARGEST, Imperfection, check_answers
 
 # Words by which libraries complain of a wrong width; they share no exception type.
@@ -25,8 +26,8 @@ class Local:
     """A callable on (batch, length, width) arrays that answers (batch,) or (batch, outputs).
 
     Args:
-        answer: the callable; the array it is handed is its own, to keep or change. Where it has an
-            attribute `longest`, no sequence is longer.
+        answer: the callable; the array it is handed is its own, to keep or change. A layer of ours
+            that knows a number of positions is asked no longer sequences.
         size: width of a token; the callable's `width` attribute when absent.
         count: numbers per answer; the callable's `outputs` attribute when absent, else its first
             answer.
@@ -68,9 +69,10 @@ class Local:
 
     @property
     def imperfection(self) -> Imperfection:
-        """The longest sequence that the callable answers, where its `longest` says so."""
-        longest: Any = getattr(self.answer, "longest", None)
-        return Imperfection(lengths=(1, int(longest))) if _is_countable(longest) else Imperfection()
+        """The longest sequence that a layer or block of ours answers, where there is one."""
+        asked: Any = self.answer
+        longest = asked.longest if isinstance(asked, AttentionLayer | TransformerBlock) else None
+        return Imperfection() if longest is None else Imperfection(lengths=(1, longest))
 
     def ask(self, X: Sequences) -> Answers:
         """Call the callable once on the whole batch."""
