@@ -105,3 +105,31 @@ def test_a_constant_adds_to_rounding_and_not_to_size():
     by = head.yardstick(np.array([[[2.0]]]), EPS)
     np.testing.assert_allclose(by.size, [2.0])
     np.testing.assert_allclose(by.rounding, [EPS * (5 * 2.0 + 4e6)])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_parallel_hyperplanes_are_as_large_as_they_can_become_together(seed):
+    """Answers to two tokens differ by no more than both sizes, and a ridge is as large as high."""
+    rng = np.random.default_rng(seed)
+    d, height = 5, 10.0 ** -rng.uniform(1, 6)
+    n, t, D = rng.normal(size=(3, d)), rng.normal(size=3), rng.normal(size=(3, 2))
+    n /= np.linalg.norm(n, axis=1, keepdims=True)
+    # Every direction twice, one of the two turned round.
+    pairs = AbsAffine(
+        np.concatenate([n, -n]),
+        np.concatenate([t, -(t + height)]),
+        np.concatenate([D, -D]),
+        np.zeros((2, d)),
+        np.zeros(2),
+    )
+    x = 10.0 ** rng.uniform(-2, 4, size=(400, 1)) * rng.normal(size=(400, d))
+    size, answers = pairs.yardstick(x[:, None], EPS).size, pairs.points(x)
+    assert (np.abs(answers[1:] - answers[:-1]).max(axis=1) <= 1.0001 * (size[1:] + size[:-1])).all()
+    assert (size <= 1.0001 * height * np.abs(D).sum(axis=0).max()).all()
+    # One hyperplane alone is as large as before.
+    alone = replace(pairs, n=n, t=t, D=D)
+    assert np.allclose(alone.yardstick(x[:, None], EPS).size, measure_bends(alone, x))
+
+
+def measure_bends(model, x):
+    return (np.abs(x) @ np.abs(model.n).T @ np.abs(model.D) / 2).max(axis=1)

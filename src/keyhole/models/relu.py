@@ -14,7 +14,7 @@ only where $P$ does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from keyhole._arrays import (
     Answers,
     Array,
     Float,
+    Indices,
     Matrix,
     PerSequence,
     Rng,
@@ -39,6 +40,7 @@ from keyhole.models.yardsticks import Reach, measure_linear_part, measure_networ
 
 # Hyperplanes closer than this, relative to their offset, are one; D below it of the largest is 0.
 _SAME = 1e-12
+_PLACES = 12  # decimals of a unit normal that equal ones share
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -236,9 +238,25 @@ class AbsAffine(LastToken, Face):
         return (bends + np.abs(x) @ np.abs(self.P).T + np.abs(self.q)).max(axis=1)
 
     def reach(self, into: Reach, eps: float) -> Reach:
-        """Size and rounding of the parts of an answer."""
+        """Size and rounding of the parts of an answer; parallel hyperplanes are one part."""
         bends = measure_network(into, self.n, self.t, self.D.T / 2, self.q, eps)
+        bends = replace(bends, size=bends.size - self._measure_cancelled(into.size))
         return bends + measure_linear_part(into, self.P, eps)
+
+    def _measure_cancelled(self, tokens: Matrix) -> Matrix:
+        r"""By how much the bends of one direction are larger than what they add up to.
+
+        Between 0 and x, $\sum_j D_j |n x - t_j|$ changes by no more than $|\sum_j D_j|\,|n x| +
+        2 \sum_j |D_j|\,|t_j - t|$: a ridge, or ReLU6, is as large as it is high, however far away.
+        """
+        cancelled = np.zeros((len(tokens), self.outputs))
+        for group, signs in find_equal_normals(self.n):
+            D, t = np.abs(self.D[group]), signs * self.t[group]
+            along = tokens @ np.abs(self.n[group[0]])[:, None]
+            apart = 2 * np.abs(t - (t.min() + t.max()) / 2)
+            together = np.abs(self.D[group].sum(axis=0)) * along + apart @ D
+            cancelled += np.maximum(D.sum(axis=0) * along - together, 0.0) / 2
+        return cancelled
 
     def jacobian(self, x: Float[Array, "width"]) -> Matrix:
         """Slopes at a point off the hyperplanes, one row per output."""
@@ -295,6 +313,15 @@ def network_freedom(width: int, *, hidden: int, outputs: int) -> int:
 def choose_generic_direction(width: int) -> Array:
     """A fixed direction that no hyperplane found in practice is parallel to."""
     return np.cos(1.0 + np.arange(width) ** 2 * np.sqrt(2.0))
+
+
+def find_equal_normals(n: Matrix) -> list[tuple[Indices, Array]]:
+    """Groups of two or more rows that are one direction, with their signs beside the first's."""
+    signs = np.where(n @ choose_generic_direction(n.shape[1]) < 0, -1.0, 1.0)
+    rows = np.round(n * signs[:, None], _PLACES) + 0.0
+    _, numbers, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
+    groups = [np.flatnonzero(numbers.ravel() == i) for i in np.flatnonzero(counts > 1)]
+    return [(group, signs[group] * signs[group[0]]) for group in groups]
 
 
 def merge_hyperplanes(n: Matrix, t: Array, D: Matrix) -> tuple[Matrix, Array, Matrix]:

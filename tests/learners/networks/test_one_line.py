@@ -300,6 +300,8 @@ def test_hyperplanes_that_are_parallel_come_back_with_one_normal(rng):
     assert sorted(len(group) for group in groups) == [2, 2, 2, 2]
     for i, j in groups:
         np.testing.assert_array_equal(found.n[i] * np.sign(found.n[i] @ found.n[j]), found.n[j])
+        # Far away the two cancel to the last digits, and not only to the errors of their jumps.
+        assert np.abs(found.D[i] + found.D[j]).max() <= 4 * EPS * np.abs(found.D[i]).max()
 
 
 def test_a_fit_of_all_hyperplanes_mends_errors_of_each(rng):

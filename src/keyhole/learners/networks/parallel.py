@@ -2,7 +2,8 @@ r"""Units of one direction: hyperplanes that are parallel share one normal.
 
 A ridge, ReLU6 or a hard tanh is $D\,(|n x - t| - |n x - t'|)/2$, which far away is constant. With
 two normals that differ by their errors it grows there instead, so that one normal is taken for
-both: their mean, weighted by what each is known to.
+both: their mean, weighted by what each is known to. Jumps that cancel but for their errors are made
+to cancel, for the same reason.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from keyhole._arrays import EPS, Indices, Matrix, Vector
 from keyhole.models import AbsAffine
 
 _PARALLEL = 1e-4  # distance of unit normals, up to a sign, that may be one
+_CANCELLED = 1e-7  # sum of jumps of one direction, beside the largest, that may be none
 
 
 def find_parallel_groups(n: Matrix) -> list[Indices]:
@@ -37,10 +39,13 @@ def share_normals(model: AbsAffine, bars: Vector) -> AbsAffine | None:
     groups = find_parallel_groups(model.n)
     if not groups:
         return None
-    n = model.n.copy()
+    n, D = model.n.copy(), model.D.copy()
     for group in groups:
         signs = np.sign(n[group] @ n[group[0]])
         weights = signs / np.maximum(bars[group], EPS) ** 2
         mean = weights @ n[group]
         n[group] = signs[:, None] * mean / np.linalg.norm(mean)
-    return replace(model, n=n)
+        left = D[group].sum(axis=0)
+        if np.abs(left).max() <= _CANCELLED * np.abs(D[group]).max():
+            D[group] -= left / len(group)
+    return replace(model, n=n, D=D)
