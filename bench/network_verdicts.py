@@ -113,7 +113,7 @@ def draw_gated(kind: str, size: tuple[int, int, int], rng: np.random.Generator) 
 
 def draw_own(kind: str, size: tuple[int, int, int], rng: np.random.Generator) -> Any:
     """Networks of the classes, awkward ones among them."""
-    d, k, m = size
+    k = size[1]
     W, b, A, c = draw_weights(size, rng)
     if kind == "near doubles":
         W[1], b[1] = W[0] * (1 + 1e-6), b[0] + 1e-4
