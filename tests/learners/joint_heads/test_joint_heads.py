@@ -17,6 +17,7 @@ from keyhole.learners.joint_heads.dual_tokens import DualTokens
 from keyhole.learners.joint_heads.hard_pairs import Unseparated, read_lone_tokens
 from keyhole.learners.joint_heads.score_lengths import Lengths
 from keyhole.learners.joint_heads.soft_pairs import SoftPairs
+from keyhole.learners.joint_heads.turned_pairs import choose_turns, solve_turned_scores
 from keyhole.oracles import Counted
 from support.measures import asked
 
@@ -79,7 +80,7 @@ def test_tokens_carried_past_the_heads_come_back(rank, biased):
 
 
 @pytest.mark.parametrize(
-    ("shape", "most"), [((2, 4, 1), 1.9), ((2, 8, 1), 1.3), ((3, 8, 1), 1.35), ((4, 16, 1), 1.15)]
+    ("shape", "most"), [((2, 4, 1), 1.9), ((2, 8, 1), 1.22), ((3, 8, 1), 1.25), ((4, 16, 1), 1.05)]
 )
 def test_one_output_is_read_through_tokens_of_one_head(shape, most):
     heads, width, _ = shape
@@ -100,7 +101,7 @@ def test_one_output_shows_biases_and_a_residual(residual):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "most"),
-    [((2, 4, 1), 72), ((2, 8, 1), 180), ((4, 16, 1), 1218)],
+    [((2, 4, 1), 72), ((2, 8, 1), 174), ((4, 16, 1), 1140)],
 )
 def test_twenty_small_sums_of_one_output_come_near_their_limit(shape, most):
     assert count_queries(lambda rng: draw_sum(shape, rng), 20) <= most
@@ -135,6 +136,20 @@ def test_crossed_scores_are_found_with_all_their_roots():
             np.testing.assert_allclose(again, answers[0], atol=1e-8)
         several += len(found) > 1
     assert several >= 3
+
+
+def test_scores_of_two_heads_are_read_where_one_of_them_is_turned_away(rng):
+    """Answers are made from known scores; of proportional heads neither is turned away alone."""
+    readouts, own, truth = rng.normal(size=(3, 50, 2))
+    along = rng.normal(size=(50, 2, 5))
+    along[0, 1] = -2.0 * along[0, 0]
+    turns = choose_turns(along, own)
+    assert not turns.usable[0]
+    assert turns.usable.sum() >= 45
+    scores = turns.scores + truth[:, None]
+    answers = np.einsum("nh,nth->nt", readouts, 1.0 / (1.0 + np.exp(-scores)))
+    found = solve_turned_scores(readouts, turns.scores, answers)
+    np.testing.assert_allclose(found[turns.usable], truth[turns.usable], atol=1e-8)
 
 
 @pytest.mark.slow

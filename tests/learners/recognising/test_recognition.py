@@ -150,7 +150,7 @@ def test_a_counted_oracle_is_counted_under_recognise():
 
 def test_several_outputs_suggest_a_layer():
     wide = MultiHead.random(5, heads=2, outputs=6, rng=np.random.default_rng(2))
-    assert look(wide).suggested == ("layer", "several-heads")
+    assert look(wide).suggested == ("several-heads", "layer")
     assert look(TWO).suggested == ("several-heads",)
 
 

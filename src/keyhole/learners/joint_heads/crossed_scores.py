@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Array, Indices, Mask, Matrix, Stack, Vector
+from keyhole._arrays import Indices, Mask, Matrix, Stack, Vector
+from keyhole.learners.joint_heads.soft_pairs import read_logits, take_shares
 
 Weights = tuple[float, float]
 FIRST: tuple[Weights, ...] = ((1.0, 1.0), (1.0, -1.0))
@@ -55,13 +56,13 @@ class Crossings:
         s, t = weights
         first, second = self._sum_scores(weights, scores)
         A, B = self.readouts.T[:, :, None]
-        return s * A * _logistic(first) + t * B * _logistic(second)
+        return s * A * take_shares(first) + t * B * take_shares(second)
 
     def differentiate(self, weights: Weights, scores: Stack) -> Stack:
         """Derivatives of these answers by u and v."""
         s, t = weights
         A, B = self.readouts.T[:, :, None]
-        first, second = (_logistic(a) for a in self._sum_scores(weights, scores))
+        first, second = (take_shares(a) for a in self._sum_scores(weights, scores))
         parts = (A * first * (1.0 - first), B * second * (1.0 - second))
         return s * t * np.stack(parts, axis=2)
 
@@ -69,10 +70,6 @@ class Crossings:
         s, t = weights
         k, m = self.known.T[:, :, None]
         return s * k + t * scores[:, :, 0], s * scores[:, :, 1] + t * m
-
-
-def _logistic(a: Array) -> Array:
-    return 0.5 * (1.0 + np.tanh(0.5 * a))
 
 
 def find_crossed_scores(
@@ -103,20 +100,14 @@ def _list_starts(crossings: Crossings, answers: Matrix) -> tuple[Indices, Matrix
     A, B = crossings.readouts.T[:, :, None]
     k, m = crossings.known.T[:, :, None]
     grid = np.broadcast_to(_GRID, (len(answers), len(_GRID)))
-    v = _invert_shares((answers[:, :1] - A * _logistic(k + grid)) / B) - m
-    u = _invert_shares((answers[:, :1] - B * _logistic(m + grid)) / A) - k
+    v = read_logits((answers[:, :1] - A * take_shares(k + grid)) / B) - m
+    u = read_logits((answers[:, :1] - B * take_shares(m + grid)) / A) - k
     found = [
         _find_near_roots(crossings, np.stack(pair, axis=2), answers[:, 1:2])
         for pair in ((grid, v), (u, grid))
     ]
     which, starts = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return which, starts
-
-
-def _invert_shares(shares: Matrix) -> Matrix:
-    """Logits of shares; not a number outside 0 and 1."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.log(shares / (1.0 - shares))
 
 
 def _find_near_roots(

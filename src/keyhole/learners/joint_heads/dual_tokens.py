@@ -4,8 +4,10 @@ With read-outs $V_1, \dots, V_H \in \mathbb{R}^d$ known and independent, let $p_
 vectors with $V_g \cdot p_h = 0$ for $g \ne h$, and $n_i$ an orthonormal basis of what no head
 reads. A pair $[a y + b x; a y]$ at $x = p_h$ or $p_h + n_i$ is read by head h alone: one answer
 gives one score $b\,x^\top w_h$, $w_h = a W_h y + h_h$, in closed form. What is left are the scores
-of head h along $p_g$, which crossed_scores.py reads for two heads at once. So one vector $w_h$ of
-all heads takes H d answers, and those that choose between roots.
+of head h along $p_g$. With them head h is read beside head g alone, at $p_h + p_g + n$ where n
+turns head g away (turned_pairs.py). So one vector $w_h$ of all heads takes H d answers. Where no n
+does that, both heads are read at once (crossed_scores.py), and some further answers choose between
+roots.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from itertools import combinations
 
 import numpy as np
 
-from keyhole._arrays import Array, Indices, Matrix, Stack, Vector, pin_one_thread, rms
+from keyhole._arrays import Indices, Matrix, Stack, Vector, pin_one_thread, rms
 from keyhole.learners.joint_heads.crossed_scores import (
     FIRST,
     FURTHER,
@@ -26,10 +28,12 @@ from keyhole.learners.joint_heads.crossed_scores import (
 )
 from keyhole.learners.joint_heads.hard_pairs import Dependent, Unseparated
 from keyhole.learners.joint_heads.score_lengths import TARGET, Lengths, ScoreSizes
-from keyhole.learners.joint_heads.soft_pairs import SoftPairs
+from keyhole.learners.joint_heads.soft_pairs import SoftPairs, read_logits
+from keyhole.learners.joint_heads.turned_pairs import choose_turns, solve_turned_scores
 
 _LARGEST = 5.0  # a score beyond which a token is asked again, shorter
 _ROUNDS = 12  # of asking again
+_SHORTER = 0.25  # the next length of tokens of two heads that could not be read
 _SEEN = 1e-3  # of a read-out: what the token of its own must show of it
 _CONDITION = 300.0  # of the solve for coordinates along a range
 _CHOICES = 60  # random tokens to choose from
@@ -111,7 +115,7 @@ class DualTokens:
         alone = np.stack([self._list_own_tokens(h) for h in range(self.heads)])
         forms = self.measure_along(Y, alone)
         forms[:, :, 1:] -= forms[:, :, :1]
-        crossed = self._measure_crossed(Y, forms[:, :, 0])
+        crossed = self._measure_crossed(Y, forms)
         known = np.concatenate([crossed, forms[:, :, 1:]], axis=2)
         basis = np.concatenate([self.own, self.unread])
         with pin_one_thread():
@@ -136,7 +140,7 @@ class DualTokens:
         left = np.arange(len(x))
         for _ in range(_ROUNDS):
             shares = self._ask(x[left], y[left], b[left]) / values[left]
-            logits = _read_logits(shares)
+            logits = read_logits(shares)
             good = np.abs(logits) <= _LARGEST
             forms[left[good]] = logits[good] / b[left[good]]
             left, large = left[~good], np.abs(logits[~good])
@@ -145,19 +149,47 @@ class DualTokens:
             b[left] *= np.minimum(TARGET / np.where(np.isfinite(large), large, 16.0), 0.5)
         raise Unseparated("Shares of a head lie outside 0 and 1 at every length.")
 
-    def _measure_crossed(self, Y: Matrix, own: Matrix) -> Stack:
+    def _measure_crossed(self, Y: Matrix, forms: Stack) -> Stack:
         """Scores of every head along the own tokens of all: rows by heads by heads."""
-        forms = np.zeros((len(Y), self.heads, self.heads))
+        own = forms[:, :, 0]
+        crossed = np.zeros((len(Y), self.heads, self.heads))
         every = np.arange(self.heads)
-        forms[:, every, every] = own
+        crossed[:, every, every] = own
         pairs = np.array(list(combinations(range(self.heads), 2)), dtype=np.intp).reshape(-1, 2)
         rows = np.repeat(np.arange(len(Y)), len(pairs))
         h, g = np.tile(pairs, (len(Y), 1)).T
-        if len(rows):
-            u, v = self._solve_crossings(Y[rows], h, g, own[rows]).T
-            forms[rows, h, g] = u
-            forms[rows, g, h] = v
-        return forms
+        solved = self._solve_turned(Y[rows], h, g, forms[rows])
+        left = np.flatnonzero(~np.isfinite(solved).all(axis=1))
+        if len(left):
+            solved[left] = self._solve_crossings(Y[rows[left]], h[left], g[left], own[rows[left]])
+        crossed[rows, h, g], crossed[rows, g, h] = solved.T
+        return crossed
+
+    def _solve_turned(self, y: Matrix, h: Indices, g: Indices, forms: Stack) -> Matrix:
+        """Crossed forms of pairs of heads; not a number where neither head can be turned away."""
+        every = np.arange(len(y))[:, None]
+        both = np.stack([h, g], axis=1)
+        known = forms[every, both]
+        readouts = self.values[both]
+        found = np.full((len(y), 2), np.nan)
+        b = np.full(len(y), self.lengths.b)
+        left = every[:, 0]
+        for _ in range(_ROUNDS):
+            lengths = b[left, None]
+            turns = choose_turns(lengths[:, None] * known[left, :, 1:], lengths * known[left, :, 0])
+            left, turns = left[turns.usable], turns.take(turns.usable)
+            if len(left) == 0:
+                break
+            x = (self.own[h[left]] + self.own[g[left]])[:, None] + turns.tokens @ self.unread
+            answers = self._ask(
+                x.reshape(-1, y.shape[1]), np.repeat(y[left], 2, axis=0), np.repeat(b[left], 2)
+            )
+            solved = solve_turned_scores(readouts[left], turns.scores, answers.reshape(-1, 2))
+            good = np.abs(solved).max(axis=1) <= _LARGEST
+            found[left[good]] = solved[good] / b[left[good], None]
+            left = left[~good]
+            b[left] *= _SHORTER
+        return found
 
     def _solve_crossings(self, y: Matrix, h: Indices, g: Indices, own: Matrix) -> Matrix:
         """Crossed forms of pairs of heads, asking further where roots are left open.
@@ -212,9 +244,3 @@ class DualTokens:
         conditions = [float(np.linalg.cond(X @ Q)) if Q.shape[1] else 1.0 for X in tokens]
         best = int(np.argmin(conditions))
         return conditions[best], tokens[best]
-
-
-def _read_logits(shares: Array) -> Array:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logits = np.log(shares / (1.0 - shares))
-    return np.where(np.isfinite(logits), logits, np.inf)

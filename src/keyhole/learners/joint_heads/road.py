@@ -33,6 +33,7 @@ from keyhole.oracles import Counted
 
 _RESIDUAL = 1e-9  # of the plateaus: where lone tokens differ by more, something passes the heads
 _LEAST = 1e-9  # a score that is looked for, at least
+_SPARE = 2  # coordinates that no head reads, from which on one head of two is turned away
 _BIASED = 1e-11  # of the plateaus: a departure from the even mean at y = 0
 
 
@@ -162,8 +163,8 @@ def plan_joint_queries(
     readouts = (heads if biased else heads - 1) * width
     columns = width + biased
     if outputs == 1:
-        # Of crossed scores of two heads about one in three takes a further answer.
-        further = heads * (heads - 1) * columns // 6
+        # With one coordinate beside the heads, or none, crossed scores take further answers.
+        further = heads * (heads - 1) * columns // 6 if width - heads < _SPARE else 0
         measure = heads * width * columns + 2 * heads + 1 + further
         return {"switches": 8 + 7 * heads, "readouts": readouts, "measure": measure}
     groups = -(-width // max(1, min(outputs // heads, width)))

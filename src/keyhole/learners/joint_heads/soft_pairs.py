@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Vector
+from keyhole._arrays import Array, Matrix, Vector
 from keyhole.learners.joint_heads.hard_pairs import LoneTokens, Unseparated
 from keyhole.oracles import Counted
 
@@ -39,6 +39,17 @@ class SoftPairs:
         """The answers g of pairs, whose last tokens are given as they are asked."""
         X = np.stack([last + b[:, None] * x, last], axis=1)
         return (self.oracle.ask(X) - self.lone.answer(last)) / b[:, None]
+
+
+def take_shares(logits: Array) -> Array:
+    """Shares of a first token with the given score differences."""
+    return 0.5 * (1.0 + np.tanh(0.5 * logits))
+
+
+def read_logits(shares: Array) -> Array:
+    """Score differences of shares; not a number outside 0 and 1."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(shares / (1.0 - shares))
 
 
 def split_product(product: float) -> tuple[float, float]:

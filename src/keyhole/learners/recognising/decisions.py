@@ -354,7 +354,7 @@ def list_learners(
     for kind in kinds:
         if not any(name in excluded for name in KINDS[kind]):
             names += LEARNERS_BY_KIND[kind][terms]
-    # A layer with several outputs is read from all of them at once.
+    # Both read several outputs at once, one with fewer questions, the other through rounding.
     if "several-heads" in names and outputs > 1:
-        names.insert(names.index("several-heads"), "layer")
+        names.insert(names.index("several-heads") + (terms == "plain"), "layer")
     return tuple(dict.fromkeys(names))
