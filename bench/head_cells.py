@@ -315,7 +315,7 @@ def _name_cells() -> dict[str, Cell]:
     heads = draw_heads
     some = draw_some_biased
 
-    def of(draw: Callable[..., Any], *sizes: int, **extra: Any) -> Callable[[Rng], Any]:
+    def of(draw: Callable[..., Any], *sizes: Any, **extra: Any) -> Callable[[Rng], Any]:
         return lambda rng: draw(rng, *sizes, **extra)
 
     wiring = {"biased": True, "residual": "random"}

@@ -59,7 +59,8 @@ def choose_turns(along: Stack, own: Matrix) -> Turns:
     size = np.trace(gram, axis1=1, axis2=2)[:, None, None]
     eased = gram + np.maximum(1e-14 * size, np.finfo(float).tiny) * np.eye(2)
     wanted = _AWAY * np.eye(2) - own[:, None]
-    tokens = np.linalg.solve(eased, wanted.swapaxes(1, 2)).swapaxes(1, 2) @ along
+    shares = np.asarray(np.linalg.solve(eased, wanted.swapaxes(1, 2)), dtype=np.float64)
+    tokens = shares.swapaxes(1, 2) @ along
     return Turns(tokens, own[:, None] + tokens @ along.swapaxes(1, 2))
 
 
