@@ -5,7 +5,7 @@ refused.
 import numpy as np
 import pytest
 
-from keyhole import Local, MultiHead, SeveralHeads, Verdict, canonical, compare
+from keyhole import Local, MultiHead, SeveralHeads, Verdict, canonical, compare, learn
 from support.seeds import few
 
 pytestmark = pytest.mark.theorem("keyhole/saturate-and-isolate")
@@ -187,6 +187,20 @@ def exact_outcomes(make, seeds):
 def apart(hidden):
     """Relative distance of the first two heads, up to sign."""
     return np.linalg.norm(np.abs(hidden.W[1]) - np.abs(hidden.W[0])) / np.linalg.norm(hidden.W[0])
+
+
+@pytest.mark.parametrize(("outputs", "share"), [(1, 0.3), (3, 0.9)])
+def test_nearly_equal_heads_explain_the_answers_that_separated_them(outputs, share):
+    """`learn` holds a model against its own answers, those between the two switches included."""
+    verdicts = []
+    for seed in few(12):
+        building, learning = np.random.default_rng([9, seed]).spawn(2)
+        W, V = heads(building, outputs=outputs)
+        W[1] = W[0] + 1e-6 * W[1]
+        found = learn(MultiHead(W, V), rng=learning, learner="several-heads")
+        verdicts.append(found.verdict)
+    assert set(verdicts) <= {Verdict.EXACT, Verdict.UNVERIFIED}
+    assert verdicts.count(Verdict.EXACT) >= share * len(verdicts)
 
 
 @pytest.mark.parametrize("make", SOLVED)

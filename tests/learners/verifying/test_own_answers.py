@@ -82,6 +82,21 @@ def test_a_tie_between_tokens_denies_no_model(rng):
     assert find_contradiction(moved, [(X, head(X))], Ruler()) is None
 
 
+def test_a_hard_switch_that_weights_decide_too_finely_denies_no_model():
+    """Scores of 1e12 whose sign a last digit of W turns; beside them gaps of 1e-6 still deny."""
+    W = np.array([[1.0, 0.0], [0.0, 1.0]])
+    nudge = np.array([[0.0, -1e-10], [0.0, 0.0]])
+    head, moved = (Head(part, np.array([[1.0], [2.0]])) for part in (W, W + nudge))
+    last = 1e6 * np.array([5e-11, 1.0])
+    X = np.stack([last - [1e6, 0.0], last])[None]
+    assert np.abs(head(X) - moved(X)).max() > 1e5
+    assert find_contradiction(moved, [(X, head(X))], Ruler()) is None
+    soft = np.array([[[1.0, 0.5], [0.3, -0.2]]])
+    off = Head(W + 1e4 * nudge, head.V)
+    assert find_contradiction(off, [(soft, head(soft))], Ruler()) is not None
+    assert find_contradiction(off, [(X, head(X))], Ruler()) is not None
+
+
 def test_a_constant_beside_zero_denies_no_model(rng):
     """Nothing but rounding is in an answer to zeros, whatever share of it that is."""
     truth, near = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Stack, Vector, softmax
+from keyhole._arrays import Matrix, Stack, Vector, rms, softmax
 from keyhole.learners.verifying.informative_scales import choose_token_scales
 from keyhole.learners.verifying.questions import shorten_to_bound
 from keyhole.models import Head, MultiHead
@@ -24,6 +24,8 @@ LARGEST = 1200  # parameters; beyond that the dense step is slow
 _LENGTHS = (2, 3, 4, 6)
 _STEPS = 30
 _DAMPINGS = 10.0 ** np.arange(-8, 1)  # of the largest singular value, tried in turn
+_SETTLED = 8.0  # roundings: a misfit that is nothing else
+_CLOSER = 4.0
 
 
 def polish_heads(
@@ -55,11 +57,24 @@ def fit_heads_jointly(
     model: MultiHead, asked: list[tuple[Stack, Matrix]], roundoff: float
 ) -> MultiHead:
     """The model after damped least-squares steps, as long as they help."""
+    smallest_first = (64 * roundoff, *_DAMPINGS)
+    # Large damping leaves what answers hardly determine; small damping follows narrow valleys.
+    careful, left = _descend(model, asked, smallest_first[::-1])
+    if left <= _SETTLED * roundoff:
+        return careful
+    bold, misfit = _descend(model, asked, smallest_first)
+    return bold if misfit < left / _CLOSER else careful
+
+
+def _descend(
+    model: MultiHead, asked: list[tuple[Stack, Matrix]], dampings: tuple[float, ...]
+) -> tuple[MultiHead, float]:
+    """The model after steps with the first damping that helps, and the root mean square left."""
     best = model
     misfit = _measure_misfit(model, asked)
     for _ in range(_STEPS):
         steps = _Steps.at(best, asked, misfit)
-        for damping in (64 * roundoff, *_DAMPINGS):
+        for damping in dampings:
             candidate = steps.take(damping)
             now = _measure_misfit(candidate, asked)
             if np.linalg.norm(now) < 0.9 * np.linalg.norm(misfit):
@@ -68,7 +83,7 @@ def fit_heads_jointly(
         else:
             break
         best, misfit = candidate, now
-    return best
+    return best, rms(misfit)
 
 
 def _draw_soft_sequences(model: MultiHead, count: int, rng: np.random.Generator) -> list[Stack]:

@@ -28,6 +28,8 @@ from keyhole.models import MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
+_USUAL = 32  # heads planned for where their number is not told
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeveralHeads:
@@ -42,7 +44,7 @@ class SeveralHeads:
         queries: never ask more than this in all; None for `plan(...).at_most`.
     """
 
-    most: int = 32
+    most: int = 64
     queries: int | None = None
 
     def __post_init__(self) -> None:
@@ -53,7 +55,7 @@ class SeveralHeads:
 
     def plan(self, width: int, *, outputs: int = 1, heads: int | None = None) -> Plan:
         """What `heads` heads of full rank cost; their number is found and need not be given."""
-        count = self.most if heads is None else heads
+        count = min(self.most, _USUAL) if heads is None else heads
         by_phase = {
             "read": width + 1,
             **_plan_measurements(width, outputs, count),
