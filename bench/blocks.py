@@ -1,6 +1,7 @@
 """Whole Transformer blocks: queries beside the counting limit, errors, successes.
 
-Run: python bench/blocks.py [--seeds 20] [--first 500] [--width 16] [--heads 2] [--each]
+Run: python bench/blocks.py [--seeds 20] [--first 500] [--style gpt2|bert] [--width 16] [--heads 2]
+[--each]
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole import Local, PreNormBlock, TransformerBlock, random_block
+from keyhole import Local, PostNormBlock, PreNormBlock, TransformerBlock, random_block
 from keyhole.claims import Verdict
 
 LENGTHS = (1, 2, 8, 32)
+LEARNERS = {"gpt2": PreNormBlock, "bert": PostNormBlock}
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Cell:
     width: int
     heads: int
     hidden: int
+    style: str = "gpt2"
 
 
 CELLS = (
@@ -32,17 +35,22 @@ CELLS = (
     Cell(16, 4, 64),
     Cell(32, 4, 128),
     Cell(32, 2, 128),
+    Cell(8, 2, 8, "bert"),
+    Cell(16, 2, 32, "bert"),
+    Cell(16, 4, 48, "bert"),
+    Cell(32, 4, 128, "bert"),
+    Cell(32, 2, 128, "bert"),
 )
 
 
 def measure_error(
     truth: TransformerBlock, model: TransformerBlock, rng: np.random.Generator
 ) -> float:
-    """The largest error over the lengths, beside what is added to the last token."""
+    """The largest error over the lengths, beside what a pre-norm block adds to the last token."""
     errors: list[float] = []
     for length in LENGTHS:
         X = rng.normal(size=(20, length, truth.width))
-        made = truth(X) - X[:, -1]
+        made = truth(X) - (X[:, -1] if truth.style == "pre" else 0.0)
         errors.append(float(np.linalg.norm(truth(X) - model(X)) / np.linalg.norm(made)))
     return max(errors)
 
@@ -55,9 +63,11 @@ def run_cell(cell: Cell, seeds: range, each: bool) -> None:
     limit = 0.0
     for seed in seeds:
         truth_rng, rng, fresh = np.random.default_rng(seed).spawn(3)
-        truth = random_block(cell.width, heads=cell.heads, hidden=cell.hidden, rng=truth_rng)
+        truth = random_block(
+            cell.width, style=cell.style, heads=cell.heads, hidden=cell.hidden, rng=truth_rng
+        )
         start = time.process_time()
-        found = PreNormBlock().run(Local(truth), rng=rng)
+        found = LEARNERS[cell.style]().run(Local(truth), rng=rng)
         seconds.append(time.process_time() - start)
         asked.append(found.ledger.total(without="verify").sequences)
         if found.verdict is Verdict.EXACT and found.model is not None:
@@ -65,7 +75,7 @@ def run_cell(cell: Cell, seeds: range, each: bool) -> None:
             limit = (found.degrees_of_freedom or 0) / cell.width
         if each:
             print(f"  {seed} {found.verdict.name} {asked[-1]} {errors[-1:]} {seconds[-1]:.1f} s")
-    size = f"{cell.width} wide, {cell.heads} heads, {cell.hidden} units"
+    size = f"{cell.style}, {cell.width} wide, {cell.heads} heads, {cell.hidden} units"
     worst = f"{np.median(errors):.1e} / {max(errors):.1e}" if errors else "none"
     ratio = np.median(asked) / limit if limit else np.nan
     print(
@@ -80,13 +90,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=500)
+    parser.add_argument("--style", choices=LEARNERS, default=None)
     parser.add_argument("--width", type=int, default=None)
     parser.add_argument("--heads", type=int, default=None)
     parser.add_argument("--each", action="store_true")
     told = parser.parse_args()
     print("block | EXACT | error median / max | queries | limit | ratio | CPU s", flush=True)
     for cell in CELLS:
-        if told.width in (None, cell.width) and told.heads in (None, cell.heads):
+        wanted = (told.style, told.width, told.heads)
+        sizes = (cell.style, cell.width, cell.heads)
+        if all(want in (None, has) for want, has in zip(wanted, sizes, strict=True)):
             run_cell(cell, range(told.first, told.first + told.seeds), told.each)
 
 

@@ -62,6 +62,7 @@ from keyhole.learners.base import Plan as Plan
 from keyhole.learners.base import Recovery as Recovery
 from keyhole.learners.base import Status as Status
 from keyhole.learners.blocks.learner import PreNormBlock as PreNormBlock
+from keyhole.learners.blocks.post_norm.learner import PostNormBlock as PostNormBlock
 from keyhole.learners.casts.learner import Balanced as Balanced
 from keyhole.learners.choosing import learn as learn
 from keyhole.learners.gated_network.learner import GatedNetwork as GatedNetwork

@@ -74,11 +74,11 @@ def make_gpt2(rng, activation="gelu", heads=HEADS, hidden=HIDDEN):
     return TransformerBlock(attention, network, *norms), ask
 
 
-def make_bert(rng):
+def make_bert(rng, heads=HEADS, hidden=HIDDEN):
     config = BertConfig(
         hidden_size=WIDTH,
-        num_attention_heads=HEADS,
-        intermediate_size=HIDDEN,
+        num_attention_heads=heads,
+        intermediate_size=hidden,
         hidden_act="gelu",
         layer_norm_eps=1e-12,
     )
@@ -92,11 +92,11 @@ def make_bert(rng):
 
     own, out = module.attention.self, module.attention.output
     attention = AttentionLayer(
-        *(heads_of(read(part.weight), HEADS) for part in (own.query, own.key, own.value)),
-        outputs_of(read(out.dense.weight), HEADS),
-        bq=heads_of(read(own.query.bias), HEADS),
-        bk=heads_of(read(own.key.bias), HEADS),
-        bv=heads_of(read(own.value.bias), HEADS),
+        *(heads_of(read(part.weight), heads) for part in (own.query, own.key, own.value)),
+        outputs_of(read(out.dense.weight), heads),
+        bq=heads_of(read(own.query.bias), heads),
+        bk=heads_of(read(own.key.bias), heads),
+        bv=heads_of(read(own.value.bias), heads),
         bo=read(out.dense.bias),
     )
     inner, outer = module.intermediate.dense, module.output.dense

@@ -39,6 +39,24 @@ def block_freedom(wiring: Wiring, width: int, *, heads: int, rank: int, hidden: 
     return layer + hidden * (2 * width + 1 - centred) + width - centred
 
 
+def post_block_freedom(width: int, *, heads: int, rank: int, hidden: int) -> int:
+    """Numbers that answers of a post-norm block with LayerNorms determine.
+
+    With D what a norm leaves of a token: r(D + d - r) of a head's values and r(2d + 1 - r) of its
+    scores; D of the constant before the first norm; k(2D + 1) of units, D of their constant and d
+    of the gain past them, but for one factor; 2d of the last norm.
+
+    Args:
+        width: size of a token.
+        heads: number of heads.
+        rank: size of a head.
+        hidden: number of units.
+    """
+    d, D, r = width, width - 1, min(rank, width - 1)
+    attention = heads * (r * (D + d - r) + rank * (2 * d + 1 - rank)) + D
+    return attention + hidden * (2 * D + 1) + D + d - 1 + 2 * d
+
+
 @dataclass(frozen=True, slots=True)
 class BlockDistance:
     """How far two Transformer blocks are apart.

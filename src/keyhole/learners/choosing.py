@@ -192,7 +192,10 @@ def learn(
 ) -> Recovery[AttentionLayer]: ...
 @overload
 def learn(
-    oracle: Target, *, learner: Literal["pre-norm-block"], **options: Unpack[_Options]
+    oracle: Target,
+    *,
+    learner: Literal["pre-norm-block", "post-norm-block"],
+    **options: Unpack[_Options],
 ) -> Recovery[TransformerBlock]: ...
 @overload
 def learn(

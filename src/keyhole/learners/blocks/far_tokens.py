@@ -9,6 +9,7 @@ sphere. All vectors are told by their d - 1 coordinates.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,6 +20,30 @@ from keyhole.oracles import Counted
 
 # Larger ones lose digits of answers, smaller ones show the network behind the attention.
 FAR = 1e5
+
+
+@runtime_checkable
+class SphereMap(Protocol):
+    """A target asked at points of the sphere that a norm leaves of lone tokens."""
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of a point."""
+        ...
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of an answer."""
+        ...
+
+    @property
+    def radius(self) -> float:
+        """Of the sphere."""
+        ...
+
+    def ask_lone(self, y: Matrix) -> Matrix:
+        """Answers at points."""
+        ...
 
 
 @dataclass(frozen=True, eq=False, slots=True)

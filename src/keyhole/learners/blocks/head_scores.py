@@ -19,8 +19,8 @@ from keyhole.learners.blocks.solving import linalg
 from keyhole.learners.blocks.value_maps import ValueMaps
 
 _SIZE = 0.75  # of the radius, of the tokens
-_SHARE = 0.65  # of a head's numbers, weights that are read at once
-_LEAST = 2e-4  # weights below are not read
+SHARE = 0.65  # of a head's numbers, weights that are read at once
+LEAST = 2e-4  # weights below are not read
 _MORE = 1.25  # equations for an unknown
 
 
@@ -61,9 +61,9 @@ class ScoreDesign:
         return self.key_places * (self.each + 1) + self.query_places * 3
 
 
-def design_scores(dimension: int, rank: int) -> ScoreDesign:
-    """Questions that show queries and keys of heads of a size."""
-    tokens = max(1, int(_SHARE * rank))
+def design_scores(dimension: int, rank: int, tokens: int | None = None) -> ScoreDesign:
+    """Questions that show queries and keys of heads of a size, so many tokens at once."""
+    tokens = max(1, int(SHARE * rank)) if tokens is None else tokens
     each = math.ceil(_MORE * dimension / tokens)
     places = math.ceil(_MORE * rank * (dimension + 1) / (2 * tokens)) + 1
     return ScoreDesign(tokens, rank + 2, each, places)
@@ -84,10 +84,16 @@ def find_score_maps(
     shape = design.each, design.tokens
     keys = _ask_weights(asking, values, (design.key_places, *shape), near, rng)
     queries = _ask_weights(asking, values, (design.query_places, 2, design.tokens), near, rng)
-    Wk = [_solve_keys(keys, h, values.rank) for h in range(values.heads)]
-    if any(found is None for found in Wk):
-        return None
+    return solve_score_maps(keys, queries, values.rank)
+
+
+def solve_score_maps(keys: Weighed, queries: Weighed, rank: int) -> ScoreMaps | None:
+    """Queries and keys of a size from scores; None where too few were read."""
+    heads = range(keys.scores.shape[1])
+    Wk = [_solve_keys(keys, h, rank) for h in heads]
     known = [found for found in Wk if found is not None]
+    if len(known) < len(Wk):
+        return None
     pairs = [_solve_queries((keys, queries), h, k) for h, k in enumerate(known)]
     return ScoreMaps(
         np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs]), np.array(known)
@@ -95,7 +101,7 @@ def find_score_maps(
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Weighed:
+class Weighed:
     """Scores beside the last token's, with how far they are to be trusted.
 
     Args:
@@ -117,7 +123,7 @@ def _ask_weights(
     shape: tuple[int, int, int],
     near: float,
     rng: np.random.Generator,
-) -> _Weighed:
+) -> Weighed:
     """Weights of tokens: so many last ones, questions beside each, and tokens of a question."""
     places, each, tokens = shape
     y = asking.draw_on_sphere(places, rng)
@@ -131,20 +137,31 @@ def _ask_weights(
     made = np.einsum("hrd,petd->hpert", values.W, apart)
     seen = np.einsum("hro,peo->hper", values.V, z)
     alphas = (linalg.pinv(made) @ seen[..., None])[..., 0]
+    return weigh(y, apart, alphas.transpose(1, 0, 2, 3))
+
+
+def weigh(y: Matrix, apart: Array, alphas: Array) -> Weighed:
+    """Scores beside the last token's, from weights.
+
+    Args:
+        y: last tokens (places x dimension).
+        apart: tokens less the last one (places x questions x tokens x dimension).
+        alphas: their weights (places x heads x questions x tokens); below 0 where none was read.
+    """
     last = 1.0 - alphas.sum(axis=-1, keepdims=True)
     least = np.minimum(alphas, last)
-    fine = least > _LEAST
+    fine = least > LEAST
     scores = np.log(np.where(fine, alphas, 1.0) / np.where(last > 0, last, 1.0))
-    joined = (values.heads, places, each * tokens)
-    return _Weighed(
+    joined = (*alphas.shape[:2], -1)
+    return Weighed(
         y,
-        apart.reshape(places, each * tokens, -1),
-        np.where(fine, scores, 0.0).reshape(joined).transpose(1, 0, 2),
-        np.where(fine, least, 0.0).reshape(joined).transpose(1, 0, 2),
+        apart.reshape(len(y), -1, apart.shape[-1]),
+        np.where(fine, scores, 0.0).reshape(joined),
+        np.where(fine, least, 0.0).reshape(joined),
     )
 
 
-def _solve_keys(seen: _Weighed, h: int, rank: int) -> Matrix | None:
+def _solve_keys(seen: Weighed, h: int, rank: int) -> Matrix | None:
     """The space of keys, as rank many rows."""
     rows: list[Vector] = []
     for apart, scores, trust in zip(seen.apart, seen.scores[:, h], seen.trust[:, h], strict=True):
@@ -158,7 +175,7 @@ def _solve_keys(seen: _Weighed, h: int, rank: int) -> Matrix | None:
     return np.concatenate([found, np.zeros((rank - len(found), found.shape[1]))])
 
 
-def _solve_queries(seen: tuple[_Weighed, ...], h: int, Wk: Matrix) -> tuple[Matrix, Vector]:
+def _solve_queries(seen: tuple[Weighed, ...], h: int, Wk: Matrix) -> tuple[Matrix, Vector]:
     rows: list[Matrix] = []
     sums: list[Vector] = []
     for part in seen:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Array, Matrix
-from keyhole.claims import Verdict
-from keyhole.errors import BudgetSpent, InvalidInput
+from keyhole.errors import InvalidInput
 from keyhole.identify.blocks import block_freedom
 from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.blocks.block_ends import BlockReport, Unfound, check_room
 from keyhole.learners.blocks.block_plans import (
     count_lone_queries,
     count_sequence_queries,
@@ -37,24 +37,11 @@ from keyhole.learners.blocks.unit_rest import SphereNetwork
 from keyhole.learners.blocks.unit_slices import choose_dimension, limit_units
 from keyhole.learners.blocks.value_maps import ValueMaps, count_value_queries, find_value_maps
 from keyhole.learners.positions.ball import NormBall
-from keyhole.learners.verifying.ending import (
-    BLOCK,
-    SPENT,
-    Account,
-    Doubt,
-    Ending,
-    conclude,
-    describe_gap,
-    resolve_doubt,
-    settle,
-)
-from keyhole.learners.verifying.examination import Examination, examine_model
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import AttentionLayer, Norm, ReluNet, TransformerBlock, Wiring
 from keyhole.models.last_token.even_parts import EVEN_PARTS
 from keyhole.models.layers.wiring import USUAL_EPS
 from keyhole.oracles import Counted, Oracle
-from keyhole.oracles.base import read_imperfection
 
 _FEW = 24  # lone tokens that the constant is first fitted to
 _SETTLED = 1e-9  # what a fit may leave
@@ -160,19 +147,6 @@ def _check_learnable(wiring: Wiring) -> None:
         )
 
 
-class _Unfound(Exception):
-    """A stage that did not succeed.
-
-    Args:
-        status: what is said of it.
-        detail: more of that.
-    """
-
-    def __init__(self, status: Status, detail: str) -> None:
-        super().__init__(detail)
-        self.ending = Ending(status=status, detail=detail)
-
-
 class _BlockSession:
     """One recovery under way."""
 
@@ -182,33 +156,25 @@ class _BlockSession:
         self.rng = rng
         wiring = learner.wiring or Wiring()
         self.eps = USUAL_EPS if wiring.eps is None else wiring.eps
-        self.model: TransformerBlock | None = None
-        self.found: list[str] = []
+        told = "told" if wiring.eps is not None else "taken as usual"
+        self.report = BlockReport(
+            self.oracle,
+            "A pre-norm block with LayerNorm and smooth units was tried;"
+            f" eps {self.eps:g} was {told}.",
+        )
 
     def recover(self) -> Recovery[TransformerBlock]:
-        """Every way to stop ends in a Recovery."""
-        width = self.oracle.width
-        lengths = read_imperfection(self.oracle).lengths
-        if width < _NARROWEST or self.oracle.outputs not in (None, width):
-            return self._conclude(Ending(status=Status.BLOCK_DISAGREES, detail=_NO_ROOM))
-        if lengths is not None and (lengths[0] > 1 or lengths[1] < _LENGTH):
-            return self._conclude(Ending(status=Status.BLOCK_DISAGREES, detail=_LENGTHS))
-        try:
-            self.model = self._measure_block(FarTokens(self.oracle, self._open_ball()))
-        except BudgetSpent:
-            return self._conclude(SPENT)
-        except _Unfound as unfound:
-            return self._conclude(unfound.ending)
-        except np.linalg.LinAlgError:
-            return self._conclude(Ending(status=Status.UNITS_UNSEPARATED, detail=_UNSOLVED))
-        return self._judge(self.model)
+        """The block, as far as it is found."""
+        return self.report.recover(self._measure_block, self.rng)
 
     def _open_ball(self) -> NormBall:
         return NormBall.of(self.oracle.width, "layer", self.eps)
 
-    def _measure_block(self, asking: FarTokens) -> TransformerBlock:
+    def _measure_block(self) -> TransformerBlock:
+        check_room(self.oracle, _NARROWEST, _LENGTH)
+        asking = FarTokens(self.oracle, self._open_ball())
         values = self._find_values(asking)
-        self.found.append(f"{values.heads} heads of size {values.rank}")
+        self.report.found.append(f"{values.heads} heads of size {values.rank}")
         known = self._find_network(asking, values)
         return self._assemble(asking.ball, known, self._find_heads(asking, known, values))
 
@@ -218,7 +184,7 @@ class _BlockSession:
                 values = find_value_maps(asking, rng=self.rng)
                 if values is not None:
                     return values
-        raise _Unfound(Status.UNSEPARATED, _UNSPLIT)
+        raise Unfound(Status.UNSEPARATED, _UNSPLIT)
 
     def _find_network(self, asking: FarTokens, values: ValueMaps) -> LoneMap:
         """Subspaces one after the other, larger ones where units filled them."""
@@ -232,18 +198,18 @@ class _BlockSession:
             if sought.network is not None:
                 known, left = self._settle_network(asking, values, sought.network)
                 if left < _SETTLED:
-                    self.found.append(f"{len(known.w)} units of {known.activation}")
+                    self.report.found.append(f"{len(known.w)} units of {known.activation}")
                     return known
             if sought.units is None:
                 m = min(D - 2, m + max(1, (D - 2 - m) // 2))
-        raise _Unfound(Status.UNITS_UNSEPARATED, _describe_units(seen, limit_units(D)))
+        raise Unfound(Status.UNITS_UNSEPARATED, _describe_units(seen, limit_units(D)))
 
     def _settle_network(
         self, asking: FarTokens, values: ValueMaps, network: SphereNetwork
     ) -> tuple[LoneMap, float]:
         D, k = asking.dimension, len(network.w)
         if (k + D + 1) * (D + 1) > _UNKNOWNS:
-            raise _Unfound(Status.UNITS_UNSEPARATED, _TOO_LARGE)
+            raise Unfound(Status.UNITS_UNSEPARATED, _TOO_LARGE)
         x = self._draw_lone(count_lone_queries(D, k))
         with self.oracle.phase("lone"):
             answers = self.oracle.ask(x[:, None]) - x
@@ -281,7 +247,7 @@ class _BlockSession:
             if left < _SETTLED:
                 break
         if not fits:
-            raise _Unfound(Status.UNSEPARATED, _UNEVEN)
+            raise Unfound(Status.UNSEPARATED, _UNEVEN)
         return min(fits, key=lambda fit: fit[0])[1]
 
     def _ask_sequences(self, values: ValueMaps) -> tuple[Array, Matrix]:
@@ -309,48 +275,7 @@ class _BlockSession:
         norm = Norm("layer", self.eps)
         return TransformerBlock(attention, network, norm, norm)
 
-    def _judge(self, model: TransformerBlock) -> Recovery[TransformerBlock]:
-        try:
-            with self.oracle.phase("verify"):
-                ruler = BLOCK.ruler(self.oracle)
-                seen = examine_model(self.oracle, model, ruler=ruler, rng=self.rng)
-        except BudgetSpent:
-            return self._conclude(SPENT)
-        ending = settle(self.oracle, seen, lines=BLOCK, refuse=lambda: self._refuse(seen))
-        return self._conclude(ending)
 
-    def _refuse(self, seen: Examination) -> Ending:
-        words = describe_gap(seen.worst)
-        return resolve_doubt(self.oracle, Doubt(Status.BLOCK_DISAGREES, seen.worst, words))
-
-    def _conclude(self, ending: Ending) -> Recovery[TransformerBlock]:
-        model = self.model
-        return conclude(
-            self.oracle,
-            ending,
-            Account(
-                model=model,
-                reason=self._explain(),
-                determined=describe_determined_block(model, ending.verdict),
-                degrees_of_freedom=None if model is None else count_block_freedom(model),
-                rank=None if model is None else model.attention.rank,
-            ),
-        )
-
-    def _explain(self) -> str:
-        """What was told, and what was found so far."""
-        told = "told" if (self.learner.wiring or Wiring()).eps is not None else "taken as usual"
-        tried = "A pre-norm block with LayerNorm and smooth units was tried"
-        words = f"{tried}; eps {self.eps:g} was {told}."
-        return f"{words} Found: {', '.join(self.found)}." if self.found else words
-
-
-_NO_ROOM = (
-    f"A block answers as many numbers as a token has, here at least {_NARROWEST}; this target does"
-    " not."
-)
-_LENGTHS = f"Lone tokens and sequences of {_LENGTH} tokens must be allowed."
-_UNSOLVED = "A system of equations had no solution."
 _UNSPLIT = (
     "No weights of heads showed as multiple eigenvalues: a single head, heads of fewer than four"
     " numbers, heads that share values, positions, another norm or eps, or no block of this build."
@@ -367,30 +292,4 @@ def _describe_units(seen: int | None, most: int) -> str:
         f"Second differences {shown}; at this width up to {most} are told apart. Units whose bias"
         " is beyond the sphere do not bend there and are not seen; other activations than GELU,"
         " its tanh form and SiLU bend otherwise."
-    )
-
-
-def count_block_freedom(model: TransformerBlock) -> int:
-    """Numbers that the answers of a recovered block determine."""
-    heads = model.attention
-    return block_freedom(
-        model.front.wiring,
-        model.width,
-        heads=heads.heads,
-        rank=heads.rank,
-        hidden=model.network.hidden,
-    )
-
-
-def describe_determined_block(model: TransformerBlock | None, verdict: Verdict) -> str:
-    """What is and is not determined."""
-    if model is None:
-        return "Nothing was determined."
-    if not verdict.verified:
-        return "The model is the best one found; nothing of it is certain."
-    return (
-        f"The maps of {model.attention.heads} heads are determined up to order and an invertible"
-        " map of values and one of queries and keys, each head its own; the"
-        f" {model.network.hidden} units up to order. Gains and shifts of the norms are folded in;"
-        " a constant that is equal in all outputs may stand before or behind the second norm."
     )

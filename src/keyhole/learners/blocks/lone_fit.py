@@ -25,6 +25,7 @@ from keyhole.oracles.own_time import check_own_time
 _STEPS = 12
 _DAMPING = 1e-13
 _SMALL = 1e-13  # what rounding leaves
+_TOGETHER = 16  # units whose products are formed at once
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -163,9 +164,6 @@ class LoneFit:
         return replace(held, D=solved[:-1], T=solved[-1]), float(left)
 
     def _step(self, held: LoneMap, damping: float) -> LoneMap:
-        from scipy import linalg as scipy_linalg
-
-        solving: Any = scipy_linalg
         design, wanted, norm, slope = self._design(held)
         Q = linalg.qr(design)[0]
         left = wanted - Q @ (Q.T @ wanted)
@@ -175,19 +173,14 @@ class LoneFit:
         table -= Q @ (Q.T @ table)
         K = self._slope_front(held, norm, slope)
         K -= np.tensordot(Q, np.tensordot(Q.T, K, 1), 1)
-        N = _join_normal(held.D, table, K)
+        N = join_normal(held.D, table, K)
         g = np.concatenate(
             [
                 np.einsum("pja,pj->ja", table.reshape(len(nu), k, -1), left @ held.D.T).ravel(),
                 np.tensordot(left, K, ((0, 1), (0, 1))),
             ]
         )
-        scale = np.sqrt(np.maximum(np.diag(N), 1e-300))
-        N /= scale
-        N /= scale[:, None]
-        N[np.diag_indices_from(N)] += damping
-        held_factor = solving.cho_factor(N, overwrite_a=True, check_finite=False)
-        step = solving.cho_solve(held_factor, g / scale) / scale
+        step = solve_scaled(N, g, damping)
         units = step[: k * (dim + 1)].reshape(k, dim + 1)
         front = step[k * (dim + 1) :]
         inner = front[: dim * (dim + 1)].reshape(dim, dim + 1)
@@ -210,18 +203,33 @@ class LoneFit:
         return np.concatenate([inner, across], axis=2)
 
 
-def _join_normal(D: Matrix, table: Matrix, K: Array) -> Matrix:
+def join_normal(D: Matrix, table: Matrix, K: Array) -> Matrix:
     """The normal matrix: of units products of D and of the table, of the front all products."""
-    k = len(D)
-    wide = table.shape[1] // k
-    units = table.shape[1]
-    N = np.empty((units + K.shape[2], units + K.shape[2]))
+    k, outputs = D.shape
+    units, front = table.shape[1], K.shape[2]
+    wide = units // k
+    N = np.empty((units + front, units + front))
     N[:units, :units] = table.T @ table
     N[:units, :units] *= np.repeat(np.repeat(D @ D.T, wide, axis=0), wide, axis=1)
-    for j in range(k):
-        seen = np.tensordot(D[j], K, ((0,), (1,)))
-        N[j * wide : (j + 1) * wide, units:] = table[:, j * wide : (j + 1) * wide].T @ seen
+    by_output = K.transpose(1, 0, 2).reshape(outputs, -1)
+    for first in range(0, k, _TOGETHER):
+        seen = (D[first : first + _TOGETHER] @ by_output).reshape(-1, len(table), front)
+        for j, one in enumerate(seen, first):
+            N[j * wide : (j + 1) * wide, units:] = table[:, j * wide : (j + 1) * wide].T @ one
     N[units:, :units] = N[:units, units:].T
-    flat = K.reshape(-1, K.shape[2])
+    flat = K.reshape(-1, front)
     N[units:, units:] = flat.T @ flat
     return N
+
+
+def solve_scaled(N: Matrix, g: Vector, damping: float) -> Vector:
+    """The damped solution, unknowns scaled to columns of length 1; N is used up."""
+    from scipy import linalg as scipy_linalg
+
+    solving: Any = scipy_linalg
+    scale = np.sqrt(np.maximum(np.diag(N), 1e-300))
+    N /= scale
+    N /= scale[:, None]
+    N[np.diag_indices_from(N)] += damping
+    factor = solving.cho_factor(N, overwrite_a=True, check_finite=False)
+    return solving.cho_solve(factor, g / scale) / scale

@@ -66,7 +66,7 @@ def measure_reads(asking: FarTokens, slices: Slices, *, rng: np.random.Generator
     l /= linalg.norm(l, axis=1, keepdims=True)
     q = rng.normal(size=(1, split.outside.shape[1])) @ split.outside.T
     q = q[0] / float(linalg.norm(q))
-    v = np.array([_draw_orthogonal(one, count, rng) for one in l])
+    v = np.array([draw_orthogonal(one, count, rng) for one in l])
     p: Matrix = R * (np.cos(ANGLE) * q + np.sin(ANGLE) * l @ split.inside.T)
     h = STEP * R
     along = v @ split.inside.T
@@ -79,7 +79,8 @@ def measure_reads(asking: FarTokens, slices: Slices, *, rng: np.random.Generator
     return Reads(l, v, q, p, middle[:, 0], (up - down) / (2 * h), (up + down - 2 * middle) / h**2)
 
 
-def _draw_orthogonal(l: Vector, count: int, rng: np.random.Generator) -> Matrix:
+def draw_orthogonal(l: Vector, count: int, rng: np.random.Generator) -> Matrix:
+    """So many random directions orthogonal to l."""
     drawn = rng.normal(size=(len(l), count))
     drawn -= np.outer(l, l @ drawn)
     v = drawn / linalg.norm(drawn, axis=0)
@@ -129,7 +130,7 @@ def find_curves(
     pairs = zip(reads.v, reads.second, strict=True)
     a = np.array([_solve_coefficients(v, second, w, outer) for v, second in pairs]).T
     t = radius * np.sin(ANGLE) * (w @ reads.l.T)
-    fits = {kind: _fit_curves(t, a, EVEN_PARTS[kind]) for kind in kinds}
+    fits = {kind: fit_curves(t, a, EVEN_PARTS[kind]) for kind in kinds}
     # The median: a unit that was not found says nothing of the others.
     best = min(fits, key=lambda kind: float(np.median(fits[kind][:, 3])))
     s, beta, c, left = fits[best].T
@@ -145,7 +146,7 @@ def _solve_coefficients(v: Matrix, second: Matrix, w: Matrix, outer: Matrix) -> 
     return solved[: len(w)]
 
 
-def _fit_curves(t: Matrix, a: Matrix, even: EvenPart) -> Matrix:
+def fit_curves(t: Matrix, a: Matrix, even: EvenPart) -> Matrix:
     r"""Per unit $a_p = c E''(s t_p + \beta)$: s, beta, c and what is left.
 
     The best of a grid, then damped steps.

@@ -68,7 +68,7 @@ def find_rest(
     w, A = (np.column_stack([part[i] for part in parts]) @ basis.T for i in (0, 1))
     beta = curves.beta - R * np.cos(ANGLE) * across[0][:, 0]
     constant = np.mean(reads.values - known.E @ curves.D - reads.p @ A.T, axis=0)
-    sides = _choose_sides(w, curves.D, A - M)
+    sides = choose_sides(w, curves.D, A - M)
     if sides is None:
         return None
     w, beta = w * sides[:, None], beta * sides
@@ -140,7 +140,7 @@ def _solve_directions(slope: Matrix, D: Matrix, rates: Array) -> tuple[Matrix, M
     return solved[:hidden], solved[hidden:]
 
 
-def _choose_sides(w: Matrix, D: Matrix, rest: Matrix) -> Vector | None:
+def choose_sides(w: Matrix, D: Matrix, rest: Matrix) -> Vector | None:
     """The side on which every unit is active; None where what is linear does not say."""
     normal = (D @ D.T) * (w @ w.T) / 4
     pull = np.einsum("ko,od,kd->k", D, rest, w) / 2

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Vector
-from keyhole.learners.blocks.far_tokens import FarTokens
+from keyhole.learners.blocks.far_tokens import SphereMap
 from keyhole.learners.blocks.solving import linalg
 
 STEP = 2e-3  # of the radius, of a second difference
@@ -40,6 +40,21 @@ class Split:
     def m(self) -> int:
         """Dimension of L."""
         return self.inside.shape[1]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Bends:
+    """A map at one point of the sphere.
+
+    Args:
+        value: the answer (outputs).
+        first: slopes along L (outputs x m).
+        second: second derivatives along L, flattened (outputs x entries).
+    """
+
+    value: Vector
+    first: Matrix
+    second: Matrix
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -118,7 +133,7 @@ def follow_sphere(p: Array, v: Array, h: float, radius: float) -> Array:
     return radius * y / linalg.norm(y, axis=-1, keepdims=True)
 
 
-def find_slices(asking: FarTokens, m: int, *, rng: np.random.Generator) -> Slices | None:
+def find_slices(asking: SphereMap, m: int, *, rng: np.random.Generator) -> Slices | None:
     """Slices at as many points as it takes to see how many units there are.
 
     None where they fill more of the matrices on L than can be told apart.
@@ -127,15 +142,15 @@ def find_slices(asking: FarTokens, m: int, *, rng: np.random.Generator) -> Slice
     parts: list[Matrix] = []
     points: list[Vector] = []
     for _ in range(_count_points(m, asking.outputs)):
-        points.append(_draw_apart(split, points, rng))
+        points.append(draw_apart(split, points, rng))
         parts.append(_measure_slices(asking, split, asking.radius * points[-1]))
-        found = _find_span(np.array(parts))
+        found = find_span(np.array(parts))
         if found is not None and len(parts) * asking.outputs >= _SLICES * len(found[0]):
             return Slices(split, np.array(parts), *found)
     return None
 
 
-def _draw_apart(split: Split, points: list[Vector], rng: np.random.Generator) -> Vector:
+def draw_apart(split: Split, points: list[Vector], rng: np.random.Generator) -> Vector:
     """A direction outside of L that is not near an earlier one."""
     drawn = rng.normal(size=(32, split.outside.shape[1])) @ split.outside.T
     drawn /= linalg.norm(drawn, axis=1, keepdims=True)
@@ -144,10 +159,15 @@ def _draw_apart(split: Split, points: list[Vector], rng: np.random.Generator) ->
     return drawn[np.argmin((drawn @ np.array(points).T).max(axis=1))]
 
 
-def _measure_slices(asking: FarTokens, split: Split, p: Vector) -> Matrix:
+def _measure_slices(asking: SphereMap, split: Split, p: Vector) -> Matrix:
     """All second derivatives along L at one point orthogonal to it (outputs x entries)."""
+    return measure_bends(asking, split, p).second
+
+
+def measure_bends(asking: SphereMap, split: Split, p: Vector) -> Bends:
+    """Value, first and second derivatives along L at one point orthogonal to it."""
     m, R = split.m, asking.radius
-    i, j = np.triu_indices(m)
+    i, j = np.triu_indices(split.m)
     v = np.where((i == j)[:, None], np.eye(m)[i], (np.eye(m)[i] + np.eye(m)[j]) / np.sqrt(2.0))
     v = v @ split.inside.T
     h = STEP * R
@@ -159,10 +179,11 @@ def _measure_slices(asking: FarTokens, split: Split, p: Vector) -> Matrix:
     H = np.zeros((answers.shape[1], m, m))
     diagonal = second[i == j].T
     H[:, i, j] = np.where(i == j, second.T, second.T - (diagonal[:, i] + diagonal[:, j]) / 2)
-    return flatten_symmetric(H + np.triu(H, 1).swapaxes(1, 2))
+    flat = flatten_symmetric(H + np.triu(H, 1).swapaxes(1, 2))
+    return Bends(answers[-1], ((up - down) / (2 * h))[i == j].T, flat)
 
 
-def _find_span(parts: Array) -> tuple[Matrix, float] | None:
+def find_span(parts: Array) -> tuple[Matrix, float] | None:
     """Orthonormal rows that span the slices; None where no gap shows how many."""
     flat = parts.reshape(-1, parts.shape[-1])
     _, s, Vt = linalg.svd(flat, full_matrices=False)

@@ -1,0 +1,147 @@
+"""How recoveries of blocks end: stages that did not succeed, and what is said of those that did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from keyhole.claims import Verdict
+from keyhole.errors import BudgetSpent
+from keyhole.identify.blocks import block_freedom, post_block_freedom
+from keyhole.learners.base import Recovery, Status
+from keyhole.learners.verifying.ending import (
+    BLOCK,
+    SPENT,
+    Account,
+    Doubt,
+    Ending,
+    conclude,
+    describe_gap,
+    resolve_doubt,
+    settle,
+)
+from keyhole.learners.verifying.examination import examine_model
+from keyhole.models import TransformerBlock
+from keyhole.oracles import Counted, Oracle
+from keyhole.oracles.base import read_imperfection
+
+_UNSOLVED = "A system of equations had no solution."
+
+
+class Unfound(Exception):
+    """A stage that did not succeed.
+
+    Args:
+        status: what is said of it.
+        detail: more of that.
+    """
+
+    def __init__(self, status: Status, detail: str) -> None:
+        super().__init__(detail)
+        self.ending = Ending(status=status, detail=detail)
+
+
+@dataclass(slots=True)
+class BlockReport:
+    """What a recovery of a block says in the end.
+
+    Args:
+        oracle: the block.
+        tried: what was tried, and what was told of it.
+        found: what the stages found so far, in words.
+    """
+
+    oracle: Counted
+    tried: str
+    found: list[str] = field(default_factory=list[str])
+
+    def recover(
+        self, measure: Callable[[], TransformerBlock], rng: np.random.Generator
+    ) -> Recovery[TransformerBlock]:
+        """What the stages make of a block: every way to stop ends in a Recovery."""
+        try:
+            model = measure()
+        except BudgetSpent:
+            return self._conclude(SPENT)
+        except Unfound as unfound:
+            return self._conclude(unfound.ending)
+        except np.linalg.LinAlgError:
+            return self._conclude(Ending(status=Status.UNITS_UNSEPARATED, detail=_UNSOLVED))
+        return self._judge(model, rng)
+
+    def _judge(
+        self, model: TransformerBlock, rng: np.random.Generator
+    ) -> Recovery[TransformerBlock]:
+        """The end of a recovery whose stages all succeeded: fresh questions decide."""
+        try:
+            with self.oracle.phase("verify"):
+                seen = examine_model(self.oracle, model, ruler=BLOCK.ruler(self.oracle), rng=rng)
+        except BudgetSpent:
+            return self._conclude(SPENT, model)
+
+        def refuse() -> Ending:
+            words = describe_gap(seen.worst)
+            return resolve_doubt(self.oracle, Doubt(Status.BLOCK_DISAGREES, seen.worst, words))
+
+        return self._conclude(settle(self.oracle, seen, lines=BLOCK, refuse=refuse), model)
+
+    def _conclude(
+        self, ending: Ending, model: TransformerBlock | None = None
+    ) -> Recovery[TransformerBlock]:
+        """The recovery, with what was found so far."""
+        return conclude(
+            self.oracle,
+            ending,
+            Account(
+                model=model,
+                reason=self._explain(),
+                determined=_describe_determined(model, ending.verdict),
+                degrees_of_freedom=None if model is None else _count_freedom(model),
+                rank=None if model is None else model.attention.rank,
+            ),
+        )
+
+    def _explain(self) -> str:
+        words = self.tried
+        return f"{words} Found: {', '.join(self.found)}." if self.found else words
+
+
+def check_room(oracle: Oracle, narrowest: int, longest: int) -> None:
+    """Raise `Unfound` unless answers and lengths are those of a block."""
+    lengths = read_imperfection(oracle).lengths
+    if oracle.width < narrowest or oracle.outputs not in (None, oracle.width):
+        raise Unfound(
+            Status.BLOCK_DISAGREES,
+            f"A block answers as many numbers as a token has, here at least {narrowest}; this"
+            " target does not.",
+        )
+    if lengths is not None and (lengths[0] > 1 or lengths[1] < longest):
+        raise Unfound(
+            Status.BLOCK_DISAGREES,
+            f"Lone tokens and sequences of {longest} tokens must be allowed.",
+        )
+
+
+def _count_freedom(model: TransformerBlock) -> int:
+    """Numbers that the answers of a recovered block determine."""
+    heads = model.attention
+    sizes = {"heads": heads.heads, "rank": heads.rank, "hidden": model.network.hidden}
+    if model.style == "post":
+        return post_block_freedom(model.width, **sizes)
+    return block_freedom(model.front.wiring, model.width, **sizes)
+
+
+def _describe_determined(model: TransformerBlock | None, verdict: Verdict) -> str:
+    """What is and is not determined."""
+    if model is None:
+        return "Nothing was determined."
+    if not verdict.verified:
+        return "The model is the best one found; nothing of it is certain."
+    return (
+        f"The maps of {model.attention.heads} heads are determined up to order and an invertible"
+        " map of values and one of queries and keys, each head its own; the"
+        f" {model.network.hidden} units up to order. Gains and shifts of the norms are folded in;"
+        " a constant that is equal in all outputs may stand before or behind the second norm."
+    )

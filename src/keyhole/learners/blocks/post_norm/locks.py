@@ -1,0 +1,225 @@
+r"""The value maps of all heads with everything behind them unknown, from locked sequences.
+
+Tokens so large that every head's weight is on one of them: $u = x_N + \sum_h A_h x_{i(h)} + b$ is
+then linear in the tokens, the last one's map the identity. Slopes of answers are $J_N = T P$ and
+$J_i = T P A_h$ with one unknown T, which sends u itself to zero: $J_N^+ J_i = (1 - \hat u \hat
+u^\top) P A_h$, with its true scale. Two sequences with other u give all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keyhole._arrays import Array, Indices, Matrix, Vector
+from keyhole.learners.blocks.post_norm.output_norm import OutputNorm
+from keyhole.learners.blocks.solving import linalg
+from keyhole.oracles import Counted
+
+_SIZE = 1e4  # of tokens
+_LAST = 0.3  # of the last one beside the others
+_MOVED = 1e-3  # of a token that is tried
+_STILL = 1e-9  # what an answer moves by where a token has no weight
+_STEP = 3e-8  # of one-sided differences, beside the tokens
+_FEWEST = 12  # tokens of a sequence
+_LONGEST = 96
+_LOOKS = 3  # sequences that are looked at, at least
+_CANDIDATES = 16  # and at most
+_ROUNDS = 4  # of them whose slopes are asked, at most
+_AGREE = 1e-3  # what two sequences may make of one head
+_NARROWEST = 2  # numbers of a head: where more tokens are read, those are not heads' choices
+_GAP = 1e3  # between a head's singular values and what differences leave
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FrontMaps:
+    """What heads add before the first norm.
+
+    Args:
+        A: value maps (heads x dimension x width), on coordinates that sum to zero.
+        U: their columns (heads x dimension x rank).
+        W: their rows (heads x rank x width).
+        left: what two sequences disagree by.
+    """
+
+    A: Array
+    U: Array
+    W: Array
+    left: float
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        return len(self.A)
+
+    @property
+    def rank(self) -> int:
+        """Size of a head."""
+        return self.W.shape[1]
+
+    def join_residual(self, basis: Matrix) -> Matrix:
+        """K, what a lone token becomes before the first norm."""
+        return basis.T + self.A.sum(axis=0)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Lock:
+    """A sequence on which every head reads one token, and which tokens those are."""
+
+    X: Matrix
+    answer: Vector
+    read: Indices
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Slopes:
+    """What a lock shows: heads off the direction u, and that direction."""
+
+    heads: Array
+    u: Vector
+
+
+def _choose_length(heads: int) -> int:
+    """Tokens of which heads seldom read the same."""
+    return max(_FEWEST, min(_LONGEST, heads**2))
+
+
+def count_lock_queries(width: int, heads: int) -> int:
+    """What two locks of so many heads cost."""
+    looks = _LOOKS * (_choose_length(heads) + 1)
+    return looks + 2 * _count_slopes(width, heads)
+
+
+def bound_lock_queries(width: int) -> int:
+    """The most that locks cost, whatever the number of heads."""
+    return _CANDIDATES * (_LONGEST + 1) + _ROUNDS * _count_slopes(width, min(width, _LONGEST))
+
+
+def _count_slopes(width: int, heads: int) -> int:
+    return width * (heads + 1) - 1
+
+
+class LockSearch:
+    """Locked sequences of one block."""
+
+    def __init__(self, oracle: Counted, norm: OutputNorm, rng: np.random.Generator) -> None:
+        self.oracle, self.norm, self.rng = oracle, norm, rng
+        self.length = _FEWEST
+
+    def find(self) -> FrontMaps | None:
+        """The value maps; None where no two sequences agree on them."""
+        seen: list[_Slopes] = []
+        for lock in self._draw_locks():
+            slopes = self._measure(lock)
+            if slopes is None:
+                continue
+            for other in seen:
+                found = _join_slopes(other, slopes)
+                if found is not None:
+                    return found
+            seen.append(slopes)
+        return None
+
+    def _draw_locks(self) -> Iterator[_Lock]:
+        """Sequences on which most tokens are read; longer ones where heads may share one."""
+        waiting: list[_Lock] = []
+        given = 0
+        for drawn in range(_CANDIDATES):
+            lock = self._draw()
+            if lock is None:
+                continue
+            if _NARROWEST * len(lock.read) > self.oracle.width:
+                return
+            most = max((len(held.read) for held in waiting), default=0)
+            if len(lock.read) > most:
+                waiting, given = [], 0
+                most = len(lock.read)
+                self.length = _choose_length(most)
+            if len(lock.read) < most:
+                continue
+            waiting.append(lock)
+            if drawn + 1 >= _LOOKS and len(waiting) > 1:
+                for held in waiting[given:]:
+                    given += 1
+                    yield held
+                    if given == _ROUNDS:
+                        return
+
+    def _ask(self, X: Array) -> Matrix:
+        return self.norm.read(self.oracle.ask(X))
+
+    def _draw(self) -> _Lock | None:
+        """A sequence, unless a head reads its last token."""
+        X = _SIZE * self.rng.normal(size=(self.length, self.oracle.width))
+        X[-1] *= _LAST
+        tried = np.repeat(X[None], self.length + 1, axis=0)
+        others = np.arange(self.length - 1)
+        tried[others, others] *= 1.0 + _MOVED
+        # Equal numbers added to the last token show only where a head reads it.
+        tried[-2, -1] += _MOVED * _SIZE
+        phi = self._ask(tried)
+        moved = linalg.norm(phi[:-1] - phi[-1], axis=1) > _STILL
+        if moved[-1] or not moved.any():
+            return None
+        return _Lock(X, phi[-1], np.flatnonzero(moved))
+
+    def _measure(self, lock: _Lock) -> _Slopes | None:
+        """Slopes by the last token, across equal numbers, and by every token that is read."""
+        basis, d = self.norm.basis, self.oracle.width
+        h = _STEP * _SIZE
+        moves = [(len(lock.X) - 1, basis.T), *((int(i), np.eye(d)) for i in lock.read)]
+        tried: list[Array] = []
+        for at, along in moves:
+            X = np.repeat(lock.X[None], len(along), axis=0)
+            X[:, at] += h * along
+            tried.append(X)
+        phi = self._ask(np.concatenate(tried))
+        J = (phi - lock.answer).T / h
+        own, others = J[:, : d - 1], J[:, d - 1 :].reshape(d - 1, -1, d)
+        U, s, Vt = linalg.svd(own)
+        if s[-2] == 0:
+            return None
+        inverse = (Vt[:-1].T / s[:-1]) @ U[:, :-1].T
+        return _Slopes(np.einsum("ab,bhc->hac", inverse, others), Vt[-1])
+
+
+def _join_slopes(first: _Slopes, second: _Slopes) -> FrontMaps | None:
+    """Heads as both sequences show them; None where they do not agree."""
+    u = np.column_stack([first.u, second.u])
+    across = linalg.qr(u)[0]
+    off = np.eye(len(u)) - across @ across.T
+    a, b = (off @ seen.heads for seen in (first, second))
+    order = _match_heads(a, b)
+    gaps = [linalg.norm(x - b[j]) / linalg.norm(x) for x, j in zip(a, order, strict=True)]
+    left = float(max(gaps))
+    if not left < _AGREE:
+        return None
+    rows = np.concatenate([np.eye(len(u)) - np.outer(seen.u, seen.u) for seen in (first, second)])
+    both = np.concatenate([first.heads, second.heads[order]], axis=1)
+    A = linalg.pinv(rows) @ both
+    return _factor_heads(A, left)
+
+
+def _match_heads(first: Array, second: Array) -> Indices:
+    from scipy.optimize import linear_sum_assignment
+
+    gaps = linalg.norm(first[:, None] - second[None], axis=(2, 3))
+    return linear_sum_assignment(gaps)[1]
+
+
+def _factor_heads(A: Array, left: float) -> FrontMaps:
+    """Maps as products, all of the rank of the largest."""
+    U, s, Vt = linalg.svd(A, full_matrices=False)
+    ranks = [_count_rank(one) for one in s]
+    rank = max(ranks)
+    root: Any = np.sqrt(s[:, :rank])
+    return FrontMaps(A, U[:, :, :rank] * root[:, None], root[:, :, None] * Vt[:, :rank], left)
+
+
+def _count_rank(s: Vector) -> int:
+    ratios: Vector = s[:-1] / np.maximum(s[1:], 1e-300)
+    at = int(np.argmax(ratios))
+    return at + 1 if ratios[at] > _GAP else len(s)

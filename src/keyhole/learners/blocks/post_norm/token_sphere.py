@@ -1,0 +1,63 @@
+r"""A post-norm block asked with lone tokens: a map from a sphere to a sphere.
+
+A lone token x becomes $u = K x + b$ before the first norm, K the residual and the value maps of all
+heads, so that a huge one lets $\nu = \sqrt d\,K x/|K x|$ be chosen. Answers read back through the
+last norm are $\varphi = h(\nu)/|h(\nu)|$. All vectors are told by their d - 1 coordinates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix
+from keyhole.learners.blocks.post_norm.output_norm import OutputNorm
+from keyhole.learners.blocks.solving import linalg
+from keyhole.oracles import Counted
+
+# Answers do not grow with the token: nothing is lost but what overflows in a score.
+_FAR = 1e8
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TokenSphere:
+    """A block by directions: `send` are the tokens that a direction is asked by.
+
+    Args:
+        oracle: the block.
+        norm: its last norm.
+        send: from coordinates behind the first norm to tokens (width x dimension).
+    """
+
+    oracle: Counted
+    norm: OutputNorm
+    send: Matrix
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of a token behind the norm."""
+        return self.norm.basis.shape[1]
+
+    @property
+    def outputs(self) -> int:
+        """Coordinates of an answer."""
+        return self.norm.basis.shape[1]
+
+    @property
+    def radius(self) -> float:
+        """Of the sphere behind the first norm."""
+        return float(np.sqrt(len(self.norm.basis)))
+
+    def ask(self, X: Array) -> Matrix:
+        """Directions that sequences are answered by."""
+        return self.norm.read(self.oracle.ask(X))
+
+    def ask_lone(self, y: Matrix) -> Matrix:
+        """Directions that points of the sphere are answered by."""
+        return self.ask((_FAR * y @ self.send.T)[:, None])
+
+
+def invert_front(K: Matrix) -> Matrix:
+    """Tokens that a map before the first norm sends to each direction."""
+    return linalg.pinv(K)
