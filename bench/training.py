@@ -1,7 +1,7 @@
 """Trainings per minute and core at the small cell of the recipes: sparse averaging with N = 20,
 q = 3, random codes of 7 numbers, one unit of width 20, 1,000 sequences, batches of 32, 2,000 steps.
 
-    python bench/training.py [--steps 200] [--rounds 3]
+    python bench/training.py [--steps 1000] [--rounds 3]
 
 Ours, 20 seeds side by side, against the loop one would write in torch: one seed, tokens encoded
 beforehand, torch's own Adam. Both on one thread, in turns; CPU seconds are counted, since
@@ -88,7 +88,7 @@ def spend(work: Callable[[], None]) -> float:
 def main() -> None:
     """Print both rates and their ratio, median and range over the rounds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     with pin_torch_thread():

@@ -128,6 +128,10 @@ class Trainer:
         for name in self.trained:
             self.weights[name].requires_grad_()
         self.adam = Adam({name: self.weights[name] for name in self.trained})
+        self.taught = net
+        # Tokens whose codes stay are read once, not in every step.
+        if (ahead := net.on_read_tokens()) is not None and supply.read_ahead(self.weights):
+            self.taught = ahead
         count = len(supply.seeds)
         self.progress = Progress(best=[inf] * count, best_steps=[0] * count, stopped=[-1] * count)
         self.best = {name: part.detach().clone() for name, part in self.weights.items()}
@@ -174,19 +178,20 @@ class Trainer:
     def _advance(self) -> None:
         """One step of every seed; the loss is the sum, so that no seed feels another."""
         batch = self.supply.at(self.step)
-        self.losses(self.weights, batch).sum().backward()  # pyright: ignore[reportUnknownMemberType]
+        self._losses(batch).sum().backward()  # pyright: ignore[reportUnknownMemberType]
         self.adam.step(self.course.rate_at(self.step))
         self.step += 1
 
-    def losses(self, w: Weights, batch: Batch) -> Tensor:
+    def _losses(self, batch: Batch) -> Tensor:
         """The loss of each seed."""
-        answers = self.net(w, batch.X, batch.codes)
+        answers = self.taught(self.weights, batch.X, batch.codes)
         if self.supply.lesson.labels:
             # Nets answer log-odds: from probabilities small losses would cancel.
             return functional.binary_cross_entropy_with_logits(
                 answers, batch.Y, reduction="none"
             ).mean(dim=(1, 2, 3))
-        return (answers - batch.Y).square().sum(dim=-1).mean(dim=(1, 2))
+        gap = (answers - batch.Y).flatten(1)
+        return gap.square().sum(dim=1) * (batch.Y.shape[-1] / gap.shape[1])
 
     @torch.no_grad()
     def errors(self, w: Weights, batch: Batch, rows: slice = EVERY) -> Array:

@@ -6,19 +6,20 @@ side therefore see what they would see alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from keyhole._arrays import Array, Sequences
+from keyhole._arrays import Array
 from keyhole.lab.training.inputs.lessons import Examples, Lesson
 from keyhole.lab.training.inputs.streams import Purpose, open_stream
-from keyhole.lab.training.nets.token_reading import TokenReading, tensor_of
-from keyhole.tasks.base import Labels
+from keyhole.lab.training.nets.token_reading import TokenReading, Weights, tensor_of
 
 _ROOM = 2**21  # numbers of a block, per seed
+_KEPT = 2**26  # numbers of read tokens that are kept, of all seeds: 256 MB
 
 
 class Batch(NamedTuple):
@@ -58,10 +59,9 @@ class Supply:
     seeds: tuple[int, ...]
     batch: int
     samples: int | None
-    _kept: dict[int, tuple[Sequences, Labels]] = field(
-        default_factory=dict[int, tuple[Sequences, Labels]]
-    )
-    _block: tuple[int, Batch | None] = (-1, None)
+    _known: Batch | None = None
+    _number: int = -1
+    _block: Batch | Tensor | None = None
 
     @property
     def steps(self) -> int:
@@ -81,31 +81,68 @@ class Supply:
     def at(self, step: int) -> Batch:
         """The batch of a step."""
         number, within = divmod(step, self.steps)
-        held, block = self._block
-        if held != number or block is None:
+        if self._number != number or self._block is None:
             # Drawn many steps at a time: calls of numpy cost more than the numbers.
-            block = _stack_seeds([self._drawn(seed, number) for seed in self.seeds], self.steps)
-            self._block = number, block
-        return block.part(within)
+            self._number, self._block = number, self._draw(number)
+        if isinstance(self._block, Batch):
+            return self._block.part(within)
+        X, Y, _ = self.sample()
+        chosen = self._block[within]
+        return Batch(self._pick(X, chosen), self._pick(Y, chosen), None)
 
-    def _drawn(self, seed: int, number: int) -> tuple[Array, ...]:
-        rng = open_stream(seed, Purpose.BATCHES, number)
+    def _draw(self, number: int) -> Batch | Tensor:
+        """A block of steps: sequences, or the numbers of known ones."""
+        rngs = [open_stream(seed, Purpose.BATCHES, number) for seed in self.seeds]
         size = self.steps * self.batch
+        if self.samples is not None and self.reading.kind != "resampled":
+            chosen = [rng.integers(self.samples, size=size) for rng in rngs]
+            # Behind one another the samples of all seeds are one table.
+            rows = np.stack(chosen) + self.samples * np.arange(len(rngs))[:, None]
+            by_step = rows.reshape(len(rngs), self.steps, -1).swapaxes(0, 1)
+            return tensor_of(by_step.reshape(self.steps, -1))
+        drawn = [
+            (*self._draw_sequences(k, size, rng), *self._codes(size, rng))
+            for k, rng in enumerate(rngs)
+        ]
+        return _stack_seeds(drawn, self.steps)
+
+    def _draw_sequences(self, k: int, size: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Sequences of one seed and their answers: fresh ones, or some of those it knows."""
         if self.samples is None:
             X = self.lesson.draw(size, rng=rng)
-            Y = self.lesson.targets(X)
-        else:
-            known, answers = self.sample(seed)
-            chosen = rng.integers(self.samples, size=size)
-            X, Y = known[chosen], answers[chosen]
-        return X, Y, *self._codes(size, rng)
+            return X, self.lesson.targets(X)
+        known = self.sample()
+        chosen = rng.integers(self.samples, size=size)
+        return known.X[k].numpy()[chosen], known.Y[k].numpy()[chosen]
 
-    def sample(self, seed: int) -> tuple[Sequences, Labels]:
-        """The sequences a seed is trained on, where these are limited."""
-        if seed not in self._kept:
-            X = self.lesson.draw(self.samples or 0, rng=open_stream(seed, Purpose.SAMPLE))
-            self._kept[seed] = X, self.lesson.targets(X)
-        return self._kept[seed]
+    def _pick(self, rows: Tensor, chosen: Tensor) -> Tensor:
+        """Rows by their number among those of all seeds: seeds x batch x the rest."""
+        found = rows.flatten(0, 1).index_select(0, chosen)
+        return found.reshape(len(self.seeds), self.batch, *rows.shape[2:])
+
+    def sample(self) -> Batch:
+        """The sequences each seed is trained on, where these are limited."""
+        if self._known is None:
+            rows: list[tuple[Array, ...]] = []
+            for seed in self.seeds:
+                X = self.lesson.draw(self.samples or 0, rng=open_stream(seed, Purpose.SAMPLE))
+                rows.append((X, self.lesson.targets(X)))
+            self._known = _stack_seeds(rows, None)
+        return self._known
+
+    def read_ahead(self, w: Weights) -> bool:
+        """Read the tokens that are trained on now, once, where codes stay and there is room.
+
+        Args:
+            w: weights that hold the codes.
+        """
+        numbers = len(self.seeds) * self.lesson.task.length * self.reading.features
+        if self.samples is None or not self.reading.settled or numbers * self.samples > _KEPT:
+            return False
+        X, Y, codes = self.sample()
+        with torch.no_grad():
+            self._known = Batch(self.reading.tokens(w, X), Y, codes)
+        return True
 
     def _codes(self, size: int, rng: np.random.Generator) -> tuple[Array, ...]:
         if self.reading.kind != "resampled":
@@ -124,7 +161,11 @@ class Supply:
 
 def _stack_seeds(rows: list[tuple[Array, ...]], steps: int | None) -> Batch:
     """Arrays of every seed as tensors, split by steps where there are some."""
-    X, Y, *codes = (tensor_of(np.stack(part)).float() for part in zip(*rows, strict=True))
+    X, Y, *codes = (
+        # Made small before they are joined, which half of the time would go into otherwise.
+        tensor_of(np.stack([one.astype(np.float32, copy=False) for one in part]))
+        for part in zip(*rows, strict=True)
+    )
     if steps is not None:
         X, Y, *codes = (
             part.reshape(len(rows), steps, -1, *part.shape[2:]) for part in (X, Y, *codes)

@@ -12,7 +12,7 @@ so the log-odds of the logistic loss cost no cancellation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 
 import numpy as np
@@ -79,6 +79,10 @@ class FlagUnit:
         if self.order == 3:
             blank = torch.logaddexp(blank, torch.full_like(blank, log(2.0 * X.shape[2])))
         return (self._scores(w, X, codes).logsumexp(dim=-1) - blank)[..., None]
+
+    def on_read_tokens(self) -> FlagUnit:
+        """The same net on tokens that were read before."""
+        return replace(self, reading=self.reading.read_already())
 
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """Weights among the tokens, the blank left out; none where they belong to pairs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -105,6 +105,10 @@ class LayersNet:
         Q, K, V = (split_heads(part, self.heads) for part in parts)
         mixed = ((Q @ K.transpose(-1, -2)).softmax(dim=-1) @ V).transpose(2, 3).flatten(3)
         return apply_affine_map(mixed, w[f"O{k}"].flatten(1, 2))
+
+    def on_read_tokens(self) -> LayersNet:
+        """The same net on tokens that were read before."""
+        return replace(self, reading=self.reading.read_already())
 
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """None: there are several tables."""

@@ -33,6 +33,10 @@ class Net(Protocol):
         """Answers, seeds x batch x length x outputs; log-odds where answers are yes or no."""
         ...
 
+    def on_read_tokens(self) -> Net | None:
+        """The same net given tokens that were read before; None where it needs their numbers."""
+        ...
+
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """Attention weights, seeds x batch x length x length, where there is one table of them."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -64,6 +64,10 @@ class MlpNet:
         for k in range(self.layers + 1):
             x = torch.baddbmm(w[f"b{k}"][:, None], torch.relu(x) if k else x, w[f"W{k}"])
         return x.reshape(*x.shape[:2], self.length, self.outputs)
+
+    def on_read_tokens(self) -> MlpNet:
+        """The same net on tokens that were read before."""
+        return replace(self, reading=self.reading.read_already())
 
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """None."""
@@ -163,6 +167,10 @@ class RecurrentNet:
         inside, levels = state.clamp(-1.0, 1.0), 2.0**self.state_bits - 1.0
         nearest = 2.0 * (0.5 * levels * (inside.detach() + 1.0)).round() / levels - 1.0
         return inside + (nearest - inside.detach())
+
+    def on_read_tokens(self) -> RecurrentNet:
+        """The same net on tokens that were read before."""
+        return replace(self, reading=self.reading.read_already())
 
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """None."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -63,6 +63,15 @@ class TokenReading:
         """Weights that are not trained."""
         return frozenset() if self.kind == "learned" else frozenset({"codes"})
 
+    @property
+    def settled(self) -> bool:
+        """Whether a token is read alike in every step and sequence."""
+        return self.kind in ("one-hot", "orthonormal", "random")
+
+    def read_already(self) -> TokenReading:
+        """How tokens are read that have been read: as they are."""
+        return replace(self, columns=replace(self.columns, plain=self.features, coded=0))
+
     def codes(self, values: int, *, rng: np.random.Generator) -> Matrix:
         """Codes of so many values."""
         if self.kind == "one-hot":
@@ -100,12 +109,14 @@ class TokenReading:
 
     def tokens(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """What a net is given: seeds x batch x length x features."""
+        if not self.columns.coded:
+            return X
         plain, coded = self.read(w, X, codes)
         return torch.cat([plain, coded.flatten(-2)], dim=-1)
 
     def project(self, w: Weights, X: Tensor, P: Tensor, codes: Tensor | None = None) -> Tensor:
         """Tokens times a matrix per seed (seeds x features x columns)."""
-        if self.kind != "one-hot":
+        if self.kind != "one-hot" or not self.columns.coded:
             return apply_affine_map(self.tokens(w, X, codes), P)
         # A one-hot code times P is a row of P: no product is needed.
         plain, values = self.columns.plain, self.columns.values

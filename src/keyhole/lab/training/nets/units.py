@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from keyhole._arrays import Array
-from keyhole.lab.training.nets.net import draw_gaussian_weights
+from keyhole.lab.training.nets.mixing import attend_by_softmax
+from keyhole.lab.training.nets.net import Net, draw_gaussian_weights
 from keyhole.lab.training.nets.token_reading import Numbers, TokenReading, Weights, apply_affine_map
 from keyhole.models.attention import SelfAttention
 from keyhole.models.linear import LinearAttention
@@ -57,22 +58,44 @@ class Unit:
             "V": draw_gaussian_weights(rng, self.heads, w, self.outputs),
         }
 
-    def _parts(self, w: Weights, X: Tensor, codes: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Weights and values, seeds x batch x heads x length x columns."""
+    def _parts(self, w: Weights, X: Tensor, codes: Tensor | None) -> list[Tensor]:
+        """Queries, keys and values, seeds x batch x heads x length x columns."""
         parts = [w[name].transpose(1, 2).flatten(2) for name in "QKV"]
         projected = self.reading.project_each(w, X, parts, codes)
-        queries, keys, values = (split_heads(part, self.heads) for part in projected)
-        scores = queries @ keys.transpose(-1, -2)
-        return scores if self.linear else scores.softmax(dim=-1), values
+        return [split_heads(part, self.heads) for part in projected]
+
+    def _joined(self, w: Weights, tokens: Tensor) -> list[Tensor]:
+        """The same with Q K^T in one on the side of queries, and tokens as keys."""
+        whole = torch.cat([torch.bmm(w["Q"][:, 0], w["K"][:, 0].mT), w["V"][:, 0]], dim=-1)
+        rows = apply_affine_map(tokens, whole)
+        return [rows[..., : tokens.shape[-1]], tokens, rows[..., tokens.shape[-1] :]]
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers."""
-        weights, values = self._parts(w, X, codes)
-        return (weights @ values).sum(dim=2)
+        # Tokens as keys save products where they have no more numbers than queries and keys.
+        if self._reads_nothing() and self.heads == 1 and self.reading.features <= 2 * self.embed:
+            queries, keys, values = (part[:, :, None] for part in self._joined(w, X))
+        else:
+            queries, keys, values = self._parts(w, X, codes)
+        if self.linear:
+            answers = mix_values(queries @ keys.mT, values)
+        else:
+            answers = attend_by_softmax(queries, keys, values)
+        return answers[:, :, 0] if self.heads == 1 else answers.sum(dim=2)
+
+    def _reads_nothing(self) -> bool:
+        """Whether tokens come as they are, so that no gradient goes to them."""
+        return not self.reading.columns.coded
+
+    def on_read_tokens(self) -> Unit:
+        """The same net on tokens that were read before."""
+        return replace(self, reading=self.reading.read_already())
 
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """The mean over heads."""
-        return self._parts(w, X, codes)[0].mean(dim=2)
+        queries, keys, _ = self._parts(w, X, codes)
+        scores = queries @ keys.mT
+        return (scores if self.linear else scores.softmax(dim=-1)).mean(dim=2)
 
     def exported(self, w: Numbers) -> Transformer:
         """A token map and a layer."""
@@ -128,9 +151,12 @@ class TiedUnit:
 
     def __call__(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor:
         """Answers."""
-        return apply_affine_map(
-            self._weights(w, X, codes) @ X[..., : self.reading.columns.plain], w["V"]
-        )
+        z = X[..., : self.reading.columns.plain]
+        return apply_affine_map(mix_values(self._weights(w, X, codes), z), w["V"])
+
+    def on_read_tokens(self) -> Net | None:
+        """None: which positions are named is read apart."""
+        return None
 
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """The weights."""
@@ -186,6 +212,10 @@ class ThirdOrderUnit:
         weights = scores.flatten(-2).softmax(dim=-1).reshape(scores.shape)
         return torch.einsum("sbijk,sbjo,sbko->sbio", weights, V1, V2)
 
+    def on_read_tokens(self) -> ThirdOrderUnit:
+        """The same net on tokens that were read before."""
+        return replace(self, reading=self.reading.read_already())
+
     def attention(self, w: Weights, X: Tensor, codes: Tensor | None = None) -> Tensor | None:
         """None: weights belong to pairs."""
         return None
@@ -199,6 +229,12 @@ class ThirdOrderUnit:
 def split_heads(X: Tensor, heads: int) -> Tensor:
     """Columns split among heads: seeds x batch x heads x length x columns."""
     return X.reshape(*X.shape[:3], heads, -1).transpose(2, 3)
+
+
+def mix_values(weights: Tensor, values: Tensor) -> Tensor:
+    """Sums of values: weights times values, columns of which are few."""
+    # Products with few rows are twice as fast as products with few columns, backwards too.
+    return (values.transpose(-1, -2) @ weights.transpose(-1, -2)).transpose(-1, -2)
 
 
 def score_pairs(Q: Tensor, K1: Tensor, K2: Tensor) -> Tensor:
