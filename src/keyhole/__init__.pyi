@@ -161,6 +161,7 @@ from keyhole.oracles.wrappers import Noisy as Noisy
 from keyhole.oracles.wrappers import Rounded as Rounded
 from keyhole.oracles.wrappers import Signs as Signs
 from keyhole.oracles.wrappers import Watched as Watched
+from keyhole.tasks import ClosedWalks as ClosedWalks
 from keyhole.tasks import Composition as Composition
 from keyhole.tasks import FourCycles as FourCycles
 from keyhole.tasks import IndexLookup as IndexLookup

@@ -10,8 +10,14 @@ from math import comb, log2
 import numpy as np
 import pytest
 
+import keyhole
 from keyhole.bounds.channel import answer_from_bits, encode_message, sign_channel
-from keyhole.bounds.disjointness import draw_random_pairs, list_every_pair, reduction
+from keyhole.bounds.disjointness import (
+    draw_random_pairs,
+    list_every_pair,
+    reduce_cycles_of_one_node,
+    reduction,
+)
 from keyhole.bounds.faces import is_neighbourly
 from keyhole.bounds.formulas import (
     Sizes,
@@ -28,6 +34,7 @@ from keyhole.bounds.formulas import (
 from keyhole.errors import InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.tasks import (
+    ClosedWalks,
     FourCycles,
     Match2,
     Match3,
@@ -57,8 +64,10 @@ REDUCTIONS = [
     *[Match3Bigram(2 * n + 2, M) for n in range(1, 5) for M in (6, 50)],
     *[Match4(2 * n + 1, 6 * n) for n in range(1, 7)],
     *[Match4(2 * n + 1, M) for n in range(1, 5) for M in (6 * n + 1, 101)],
-    *[Match3Local(2 * n + 3, 2 * n + 2, n) for n in range(1, 5)],
+    *[Match3Local(2 * n + 3, 2 * n + 2, n) for n in range(1, 7)],
     *[Triangles(n + 2, 2 * n + 1) for n in range(1, 7)],
+    *[ClosedWalks(n + s - 1, 2 * n + s - 2, s) for s in (4, 5) for n in range(1, 7)],
+    *[ClosedWalks(2 * n + 9, 2 * n + 7, 6) for n in range(1, 4)],
     *[FourCycles(nodes) for nodes in (4, 5, 8, 10)],
 ]
 
@@ -69,6 +78,32 @@ def test_the_answer_says_for_every_pair_of_sets_whether_they_meet(task):
     a, b = list_every_pair(found.size)
     said = found.meets(task.target(found.inputs(a, b)))
     np.testing.assert_array_equal(said, (a & b).any(axis=1))
+
+
+@pytest.mark.parametrize("nodes", [4, 5, 6, 8, 10, 12, 14])
+def test_one_row_of_a_matrix_decides_sets_by_a_cycle_through_its_node(nodes):
+    found = reduce_cycles_of_one_node(FourCycles(nodes))
+    assert found.size == (nodes - 2) // 2
+    a, b = list_every_pair(found.size)
+    said = found.meets(found.task.target(found.inputs(a, b)))
+    np.testing.assert_array_equal(said, (a & b).any(axis=1))
+    assert reduce_cycles_of_one_node(FourCycles(3)) is None
+
+
+def test_both_bounds_of_closed_walks_are_of_edge_tokens():
+    task = ClosedWalks(nodes=8, length=9, hops=4)
+    # 3 of Alice's edges, 3 of Bob's, the row that is asked and a public one.
+    assert reduction(task).size == 3
+    large = ClosedWalks(nodes=1000, length=1000, hops=4)
+    assert reduction(large).size == 499
+    # 499 bits against 13 numbers of 32 bits and a partition of less than 64.
+    found = bound_by_partition_message(
+        large, Sizes(embed=1, bits=32.0, value_width=13, fixed=(16, 15))
+    )
+    assert found.violated
+    assert not bound_by_partition_message(large, Sizes(embed=1, bits=32.0, value_width=16)).violated
+    built = keyhole.build(ClosedWalks(nodes=6, length=5, hops=4), rng=0)
+    assert (built.size.embed, built.size.layers, built.certificate.outcome.name) == (9, 1, "HOLDS")
 
 
 @pytest.mark.parametrize(
@@ -262,7 +297,8 @@ def test_without_a_format_the_worst_split_of_the_bits_counts():
 
 
 @pytest.mark.parametrize(
-    "task", [Match4(21, 100), Match3Bigram(21, 9), Match3Local(30, 99, 5), Triangles(30)]
+    "task",
+    [Match4(21, 100), Match3Bigram(21, 9), Match3Local(30, 99, 5), Triangles(30), ClosedWalks(30)],
 )
 def test_other_tasks_that_decide_in_one_row_need_as_much(task):
     told = bound_by_partition_message(task, sizes(bits=2.0))

@@ -5,7 +5,7 @@ import pytest
 
 import keyhole
 from keyhole.constructions import CONSTRUCTIONS, Room, survey_recipes
-from keyhole.constructions.matching.closed_walks import ClosedWalks
+from keyhole.constructions.matching.closed_walks import WalkUnit
 from keyhole.constructions.planner import bound_bits_sent
 from keyhole.models.numbers import number_format
 
@@ -98,6 +98,7 @@ def test_units_of_other_tasks_are_built_and_come_back_from_their_files(task, tmp
 def test_a_wide_room_does_not_make_triangles_try_ever_more_frequencies():
     task, form = keyhole.Triangles(8, 10), number_format("fixed:2.1")
     widths = {
-        ClosedWalks().draft(task, form=form, embed=room, rng=rng()).embed for room in (None, 2**20)
+        WalkUnit("triangle-walks").draft(task, form=form, embed=room, rng=rng()).embed
+        for room in (None, 2**20)
     }
     assert len(widths) == 1

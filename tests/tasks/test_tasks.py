@@ -8,6 +8,7 @@ import pytest
 from keyhole.errors import InvalidInput
 from keyhole.tasks import (
     TASKS,
+    ClosedWalks,
     Composition,
     FourCycles,
     IndexLookup,
@@ -34,6 +35,7 @@ SMALL = (
     Match3Bigram(5, 9),
     Match3Local(6, 9, 2),
     Triangles(4, 6),
+    ClosedWalks(3, 5, 4),
     FourCycles(5),
     IndexLookup(4, 3),
     Composition(3),
@@ -96,6 +98,26 @@ def test_a_triangle_is_a_closed_walk_of_three_edges(kind):
             for e in edges
         ]
         np.testing.assert_array_equal(labels, np.array(expected, dtype=float))
+
+
+@pytest.mark.parametrize("kind", ["random", "planted", "near-miss"])
+@pytest.mark.parametrize("sides", [4, 5])
+def test_a_closed_walk_follows_its_edges_back_to_where_it_began(sides, kind):
+    task = ClosedWalks(4, 6, sides)
+    X = task.sample(15, rng=np.random.default_rng(3), kind=kind)
+    for x, labels in zip(X.astype(int), task.target(X)[..., 0], strict=True):
+        edges = [tuple(edge) for edge in x]
+        for edge, label in zip(edges, labels, strict=True):
+            reached = {edge[1]}
+            for _ in range(sides - 1):
+                reached = {head for tail, head in edges if tail in reached}
+            assert label == float(edge[0] in reached)
+    assert task.target(X)[:, -1].all() or kind != "planted"
+
+
+def test_walks_of_three_edges_are_triangles():
+    X = Triangles(4, 7).sample(20, rng=np.random.default_rng(0))
+    np.testing.assert_array_equal(ClosedWalks(4, 7, 3).target(X), Triangles(4, 7).target(X))
 
 
 @pytest.mark.parametrize("kind", ["random", "planted", "near-miss"])

@@ -19,6 +19,7 @@ import numpy as np
 from keyhole._arrays import Array, Bool, Float, Int, Sequences
 from keyhole.errors import InvalidInput
 from keyhole.tasks import (
+    EdgeWalks,
     FourCycles,
     Match3,
     Match3Bigram,
@@ -26,7 +27,6 @@ from keyhole.tasks import (
     Match4,
     SparseAverage,
     Task,
-    Triangles,
     find_kind,
 )
 from keyhole.tasks.base import Labels
@@ -185,23 +185,32 @@ def reduce_quadruples(task: Match4) -> Reduction | None:
     )
 
 
-# The public edge is 0 -> 1; Alice's edges lead 1 -> i + 2, Bob's i + 2 -> 0, and an edge nobody
-# needs is 0 -> 1 again. Two steps lead from 1 back to 0 only over a node i + 2 that both of them
-# have.
-def reduce_triangles(task: Triangles) -> Reduction | None:
-    """The first edge is closed by one of Alice's and one of Bob's."""
-    size = min((task.length - 1) // 2, task.nodes - 2)
+# The public edge is 0 -> 1; Alice's edges lead 1 -> i. Bob's lead i -> 0 where a walk has three
+# edges; where it has s, they lead i -> 2, and public ones 2 -> 3, .., s - 2 -> 0. An edge nobody
+# needs is 0 -> 1 again. Every edge leads from one of s levels to the next (i are one level), so a
+# walk of s edges through 0 -> 1 goes round once, over a node i that both of them have.
+def reduce_walks(task: EdgeWalks) -> Reduction | None:
+    """The first edge is closed by one of Alice's, one of Bob's and public ones."""
+    public = task.sides - 3
+    size = min((task.length - 1 - public) // 2, task.nodes - 2 - public)
     if size < 1:
         return None
-    node = np.arange(size) + 2
+    node = np.arange(size) + 2 + public
+    # Where Bob's edges lead, and the public ones from there on.
+    tails = np.arange(public) + 2
+    heads = np.append(tails[1:], 0)[:public]
+    end = 2 if public else 0
+    own = slice(1, size + 1)
+    yours = slice(size + 1, 2 * size + 1)
 
     def write(a: Any, b: Any) -> Array:
         edges = np.zeros((len(a), task.length, 2))
         edges[..., 1] = 1.0
-        edges[:, 1 : size + 1, 0] = a
-        edges[:, 1 : size + 1, 1] = np.where(a == 1, node, 1)
-        edges[:, size + 1 : 2 * size + 1, 0] = np.where(b == 1, node, 0)
-        edges[:, size + 1 : 2 * size + 1, 1] = 1 - b
+        edges[:, own, 0] = a
+        edges[:, own, 1] = np.where(a == 1, node, 1)
+        edges[:, yours, 0] = np.where(b == 1, node, 0)
+        edges[:, yours, 1] = np.where(b == 1, end, 1)
+        edges[:, 2 * size + 1 : 2 * size + 1 + public] = np.stack([tails, heads], axis=1)
         return edges
 
     alice = tuple(range(1, size + 1))
@@ -230,6 +239,27 @@ def reduce_four_cycles(task: FourCycles) -> Reduction | None:
     return Reduction(
         task, k * k, tuple(range(2 * k)), tuple(range(2 * k, 4 * k)), tuple(range(k)), 0.5, write
     )
+
+
+# Node 0 leads to all of Alice's nodes, her node j to Bob's node j iff a_j, his node j to the last
+# iff b_j, and the last back to 0: a cycle of four through 0 goes over some j with a_j = b_j = 1.
+def reduce_cycles_of_one_node(task: FourCycles) -> Reduction | None:
+    """The first node is on a cycle over one of Alice's nodes and one of Bob's."""
+    size = (task.nodes - 2) // 2
+    if size < 1:
+        return None
+    alice = np.arange(size) + 1
+    bob = alice + size
+
+    def write(a: Any, b: Any) -> Array:
+        edges = np.zeros((len(a), task.nodes, task.nodes))
+        edges[:, 0, alice] = 1.0
+        edges[:, alice, bob] = a
+        edges[:, bob, -1] = b
+        edges[:, -1, 0] = 1.0
+        return task.tokens(edges)
+
+    return Reduction(task, size, tuple(map(int, alice)), tuple(map(int, bob)), (0,), 0.5, write)
 
 
 def list_every_pair(size: int) -> tuple[Bits, Bits]:

@@ -7,11 +7,13 @@ docs/lower-bounds.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, comb, inf, isfinite, lgamma, log, log2, nextafter
+from typing import Any
 
 from keyhole.bounds.base import Inequality, Sizes
-from keyhole.bounds.disjointness import reduction
+from keyhole.bounds.disjointness import Reduction, reduction
 from keyhole.claims import Check
 from keyhole.tasks import FourCycles, Match3, SparseAverage, Task
 
@@ -195,6 +197,7 @@ def bound_by_partition_message(
     theorem: str = "keyhole/one-row",
     growth: str = "none in the sources",
     wide: bool = False,
+    reduce_row: Callable[[Any], Reduction | None] = reduction,
 ) -> Inequality | None:
     """One layer that decides disjointness in a public row: H (v p + b_L) >= n.
 
@@ -205,8 +208,9 @@ def bound_by_partition_message(
         growth: the source's own form.
         wide: whether scores may be as large as p-bit queries and keys make them, m 2^(2I), and not
             2^I; a log-partition then takes about log2 m + I bits more.
+        reduce_row: how the task decides disjointness in one row.
     """
-    found = reduction(task)
+    found = reduce_row(task)
     if found is None:
         return None
     return Inequality(

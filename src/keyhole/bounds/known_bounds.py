@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
+from typing import Any
 
+from keyhole.bounds.disjointness import Reduction, reduce_cycles_of_one_node, reduction
 from keyhole.bounds.formulas import (
     Inequality,
     Sizes,
@@ -35,12 +38,23 @@ def list_average_bounds(task: SparseAverage, sizes: Sizes) -> tuple[Inequality, 
 
 def list_cycle_bounds(task: FourCycles, sizes: Sizes) -> tuple[Inequality, ...]:
     """What is known of attention that finds cycles of four nodes."""
-    return (bound_by_exchanged_rows(task, sizes),)
+    # Its rows together decide more than one row, at any depth; one row says more of one layer.
+    one_row = _list_row_bounds(task, sizes, reduce_cycles_of_one_node)
+    return (bound_by_exchanged_rows(task, sizes), *one_row)
 
 
 def list_one_row_bounds(task: Task, sizes: Sizes) -> tuple[Inequality, ...]:
     """What is known of attention where one public row decides disjointness."""
-    both = (bound_by_partition_message(task, sizes, wide=wide) for wide in (False, True))
+    return _list_row_bounds(task, sizes, reduction)
+
+
+def _list_row_bounds(
+    task: Task, sizes: Sizes, reduce_row: Callable[[Any], Reduction | None]
+) -> tuple[Inequality, ...]:
+    both = (
+        bound_by_partition_message(task, sizes, wide=wide, reduce_row=reduce_row)
+        for wide in (False, True)
+    )
     return tuple(one for one in both if one is not None)
 
 

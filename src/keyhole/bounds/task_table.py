@@ -28,6 +28,7 @@ _GROWN: dict[str, Callable[[int], dict[str, int]]] = {
     "match3-local": lambda n: {"length": n, "modulus": 11},
     "match4": lambda n: {"length": n, "modulus": 4 * n + 1},
     "triangles": lambda n: {"length": n, "nodes": max(2, n // 2)},
+    "closed-walks": lambda n: {"length": n, "nodes": max(2, n // 2), "hops": 4},
     "four-cycles": lambda n: {"nodes": n},
     "index-lookup": lambda n: {"length": n, "symbols": 4},
     "composition": lambda n: {"symbols": max(2, (n - 1) // 2)},

@@ -6,7 +6,7 @@ A task knows its answer and nothing of the models that give it; `registry` lists
 
 from keyhole.tasks.averaging import SparseAverage
 from keyhole.tasks.base import Task, sizes_of
-from keyhole.tasks.graphs import FourCycles, Triangles
+from keyhole.tasks.graphs import ClosedWalks, EdgeWalks, FourCycles, Triangles
 from keyhole.tasks.matching import (
     Match2,
     Match3,
@@ -28,7 +28,9 @@ from keyhole.tasks.registry import (
 
 __all__ = [
     "TASKS",
+    "ClosedWalks",
     "Composition",
+    "EdgeWalks",
     "FourCycles",
     "IndexLookup",
     "InductionHeads",

@@ -1,7 +1,8 @@
-"""Graph tasks: whether an edge is on a directed triangle, or a node on a directed cycle of four."""
+"""Graph tasks: whether an edge is on a closed walk, or a node on a directed cycle of four."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,22 +25,22 @@ from keyhole.tasks.base import (
 Adjacency = Float[Array, "batch nodes nodes"]
 
 
-@dataclass(frozen=True, slots=True)
-class Triangles:
-    """Whether a closed walk of three edges goes through an edge; tokens are (tail, head).
+class EdgeWalks(ABC):
+    """Whether a closed walk of so many edges goes through an edge; tokens are (tail, head).
 
-    A self-loop is an edge like any other: it closes a walk with itself, and it completes one of an
-    edge and its reverse.
-
-    Args:
-        nodes: nodes of the graph.
-        length: edges of an input; twice the nodes when 0.
+    A walk may use an edge again. A self-loop is an edge like any other: it closes a walk with
+    itself, and it fills one up that would be too short.
     """
 
-    name: ClassVar[str] = "triangles"
-
+    __slots__ = ()
+    name: ClassVar[str]
     nodes: int
-    length: int = 0
+    length: int
+
+    @property
+    @abstractmethod
+    def sides(self) -> int:
+        """Edges of a walk."""
 
     def __post_init__(self) -> None:
         check_sizes(self, nodes=1, length=0)
@@ -68,7 +69,7 @@ class Triangles:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Uniform edges; a triangle through the last edge; paths of two edges that do not close."""
+        """Uniform edges; a walk through the last edge; paths that do not close."""
         return ("random", "planted", "near-miss")
 
     @property
@@ -85,28 +86,80 @@ class Triangles:
         """Inputs of one kind."""
         check_kind(self, kind)
         edges = rng.integers(self.nodes, size=(size, self.length, 2))
-        # Three edges are the fewest on which a walk of three different ones closes.
-        if kind != "random" and self.length >= 3:
-            edges[:, 0, 0] = edges[:, -1, 1]
-            edges[:, 1, 0] = edges[:, 0, 1]
-            edges[:, 1, 1] = edges[:, -1, 0]
-        # A near miss: the walk ends beside where it began.
-        if kind == "near-miss" and self.length >= 3:
-            beside = rng.integers(1, max(2, self.nodes), size=size)
-            edges[:, 1, 1] = (edges[:, 1, 1] + beside) % self.nodes
+        # Fewer edges than a walk has cannot close one of different edges.
+        if kind != "random" and self.length >= self.sides:
+            last = self.sides - 2
+            for step in range(last + 1):
+                edges[:, step, 0] = edges[:, step - 1, 1]
+            edges[:, last, 1] = edges[:, -1, 0]
+            # A near miss: the walk ends beside where it began.
+            if kind == "near-miss":
+                beside = rng.integers(1, max(2, self.nodes), size=size)
+                edges[:, last, 1] = (edges[:, last, 1] + beside) % self.nodes
         return edges.astype(np.float64)
 
     def target(self, X: Sequences) -> Labels:
-        """The truth: two edges lead from the head back to the tail."""
+        """The truth: one edge less leads from the head back to the tail."""
         check_inputs(self, X)
         tail, head = np.moveaxis(round_to_whole(X), -1, 0)
         follows = (head[:, :, None] == tail[:, None, :]).astype(np.float64)
-        closed = (follows @ follows) * follows.swapaxes(1, 2)
-        return (closed.sum(axis=-1) > 0).astype(np.float64)[..., None]
+        reached = follows
+        # From edge to edge: whether there is a walk, not how many.
+        for _ in range(self.sides - 1):
+            reached = np.minimum(reached @ follows, 1.0)
+        return np.diagonal(reached, axis1=1, axis2=2).copy()[..., None]
 
     def error(self, Y: Labels, X: Sequences) -> PerSequence:
         """The share of edges labelled wrongly, per sequence."""
         return measure_wrong_labels(self, Y, X)
+
+
+@dataclass(frozen=True, slots=True)
+class Triangles(EdgeWalks):
+    """Whether a closed walk of three edges goes through an edge; tokens are (tail, head).
+
+    Args:
+        nodes: nodes of the graph.
+        length: edges of an input; twice the nodes when 0.
+    """
+
+    name: ClassVar[str] = "triangles"
+
+    nodes: int
+    length: int = 0
+
+    @property
+    def sides(self) -> int:
+        """Three."""
+        return 3
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedWalks(EdgeWalks):
+    """Whether a closed walk of so many edges goes through an edge; four make a directed 4-cycle.
+
+    Tokens are (tail, head), as of `Triangles`, which are the walks of three edges.
+
+    Args:
+        nodes: nodes of the graph.
+        length: edges of an input; twice the nodes when 0.
+        hops: edges of a walk.
+    """
+
+    name: ClassVar[str] = "closed-walks"
+
+    nodes: int
+    length: int = 0
+    hops: int = 4
+
+    def __post_init__(self) -> None:
+        check_sizes(self, hops=3)
+        EdgeWalks.__post_init__(self)
+
+    @property
+    def sides(self) -> int:
+        """As many as it was made with."""
+        return self.hops
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from keyhole._places import import_place
 from keyhole.errors import InvalidInput
 from keyhole.tasks.averaging import SparseAverage
 from keyhole.tasks.base import Task, name_in_jobs, spell_option
-from keyhole.tasks.graphs import FourCycles, Triangles
+from keyhole.tasks.graphs import ClosedWalks, FourCycles, Triangles
 from keyhole.tasks.matching import Match2, Match3, Match3Bigram, Match3Local, Match4
 from keyhole.tasks.pointing import Composition, IndexLookup, InductionHeads, KHop
 
@@ -162,7 +162,17 @@ _KINDS = (
         usual={"length": 12, "nodes": 6},
         recipes=f"{_RECIPES}:TRIANGLES",
         proofs=_DRAFTS,
-        reduction=f"{_REDUCTIONS}:reduce_triangles",
+        reduction=f"{_REDUCTIONS}:reduce_walks",
+        inequalities=_ONE_ROW,
+        lesson=_LABELS,
+    ),
+    TaskKind(
+        task=ClosedWalks,
+        title="closed walks",
+        usual={"length": 12, "nodes": 6, "hops": 4},
+        recipes=f"{_RECIPES}:WALKS",
+        proofs=_DRAFTS,
+        reduction=f"{_REDUCTIONS}:reduce_walks",
         inequalities=_ONE_ROW,
         lesson=_LABELS,
     ),

@@ -114,8 +114,8 @@ BOUNDS = (
     claim_ours(
         "keyhole/one-row",
         "A single attention layer that decides set disjointness of n bits in a public row, as"
-        " Match4, Match3Bigram, Match3Local and directed triangles do, has H (v p + b_L) >= n, as"
-        " in SHT23/7.",
+        " Match4, Match3Bigram, Match3Local, closed walks on edges and 4-cycles on rows of a matrix"
+        " do, has H (v p + b_L) >= n, as in SHT23/7.",
         "docs/lower-bounds.md",
         module=_FORMULAS,
         test=_DISJOINTNESS,
@@ -262,8 +262,8 @@ CONSTRUCTIONS = (
     ),
     claim_ours(
         "keyhole/closed-walks",
-        "One unit of order 3 on edge tokens, of key width 6k + 1 for k frequencies, decides which"
-        " edges are on a closed walk of three edges.",
+        "One unit of order s on edge tokens, of key width 2ks + 1 for k frequencies, decides which"
+        " edges are on a closed walk of s edges, for any s >= 3: triangles and directed 4-cycles.",
         "docs/building-matching.md",
         module="keyhole.constructions.matching.closed_walks",
         test=_MATCHING_TEST,

@@ -27,7 +27,16 @@ from keyhole.errors import DoesNotFit, InvalidInput
 from keyhole.models.attention import SelfAttention
 from keyhole.models.numbers import number_format
 from keyhole.models.stack import Transformer
-from keyhole.tasks import FourCycles, Match2, Match3, Match3Bigram, Match3Local, Match4, Triangles
+from keyhole.tasks import (
+    ClosedWalks,
+    FourCycles,
+    Match2,
+    Match3,
+    Match3Bigram,
+    Match3Local,
+    Match4,
+    Triangles,
+)
 
 pytestmark = pytest.mark.theorem(
     "SHT23/match2",
@@ -51,6 +60,7 @@ SMALL = [
     (Match3Local(4, 3, 1), "local-windows"),
     (Match3Local(4, 3, 1), "local-window"),
     (Triangles(3, 2), "triangle-walks"),
+    (ClosedWalks(3, 3, 4), "closed-walks"),
     (FourCycles(4), "four-cycles-gather"),
 ]
 

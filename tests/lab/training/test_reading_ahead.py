@@ -9,7 +9,7 @@ from keyhole.lab.training.choosing import choose_net
 from keyhole.lab.training.inputs.labelling import choose_lesson
 from keyhole.lab.training.inputs.streams import Purpose, open_stream
 from keyhole.lab.training.loop import Course, Trainer
-from keyhole.lab.training.nets.mixing import attend_by_softmax
+from keyhole.lab.training.nets.attending import attend_by_softmax
 from keyhole.lab.training.supply import Supply
 from support.training_jobs import job
 

@@ -1,15 +1,14 @@
-r"""Directed triangles through an edge by one unit of order 3 on edge tokens.
+r"""Directed closed walks of s edges through an edge by one unit of order s on edge tokens.
 
-A node is a vector r of cosines and sines, one pair for each frequency. Edges i, j, l close a walk
-where the head of each is the tail of the next, and the score adds up the three agreements,
+A node is a vector r of cosines and sines, one pair for each frequency. Edges $i_1, \dots, i_s$
+close a walk where the head of each is the tail of the next, and the score adds up the s agreements,
 
-$$\langle r(\mathrm{head}_i), r(\mathrm{tail}_j) \rangle
-+ \langle r(\mathrm{head}_j), r(\mathrm{tail}_l) \rangle
-+ \langle r(\mathrm{head}_l), r(\mathrm{tail}_i) \rangle,$$
+$$\sum_{t=1}^{s} \langle r(\mathrm{head}_{i_t}), r(\mathrm{tail}_{i_{t+1}}) \rangle,
+\qquad i_{s+1} = i_1,$$
 
-each in its own block of columns, in which the third edge contributes ones. It is 3 for a closed
-walk and at most 3 - gap otherwise. Edges may repeat, so a self-loop closes a walk with itself, as
-the task says.
+each in its own block of columns, to which all other edges contribute ones. It is s for a closed
+walk and at most s - gap otherwise. Edges may repeat, so a self-loop closes a walk with itself, as
+the task says. Three edges are triangles, four directed 4-cycles.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ from keyhole.errors import DoesNotFit
 from keyhole.models.numbers import NumberFormat
 from keyhole.models.stack import Block, Transformer
 from keyhole.models.tensor import TensorAttention
-from keyhole.tasks import Task
 from keyhole.tasks.base import round_to_whole
-
-SIDES = 3
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -65,50 +61,59 @@ class EdgeAngles(Wavy):
         return np.concatenate([codes, real, np.zeros_like(real)], axis=-1)
 
 
-def build_walk_unit(count: int, chosen: Scores) -> TensorAttention:
-    """The unit whose scores add up the three agreements."""
+def build_walk_unit(sides: int, count: int, chosen: Scores) -> TensorAttention:
+    """The unit whose scores add up the agreements of so many edges."""
     size = 2 * count
     rows = Layout.of(tail=size, head=size, real=1, blank=1)
-    columns = Layout.of(first=size, second=size, third=size, blank=1)
+    agreements = [f"agreement_{t}" for t in range(sides)]
+    columns = Layout.of(**dict.fromkeys(agreements, size), blank=1)
 
-    def blocks(scale: float, **where: str) -> Weights:
+    def factor(edge: int, scale: float) -> Weights:
         weights = Weights.zeros(rows, columns)
-        for column, row in where.items():
-            # The third edge of an agreement contributes ones, from the coordinate that is always 1.
-            block = scale * np.ones((1, size)) if row == "real" else scale
-            weights = weights.place(row, column, block)
+        for t, name in enumerate(agreements):
+            # The head of edge t meets the tail of the next; the others contribute ones, from the
+            # coordinate that is always 1.
+            if edge == t:
+                weights = weights.place("head", name, scale)
+            elif edge == (t + 1) % sides:
+                weights = weights.place("tail", name, scale)
+            else:
+                weights = weights.place("real", name, scale * np.ones((1, size)))
         return weights
 
-    Q = blocks(chosen.unit, first="head", second="real", third="tail").place(
-        "real", "blank", chosen.blank
-    )
-    K1 = blocks(1.0, first="tail", second="head", third="real").place("blank", "blank", 1.0)
-    K2 = blocks(1.0, first="real", second="tail", third="head").place("blank", "blank", 1.0)
+    Q = factor(0, chosen.unit).place("real", "blank", chosen.blank).array
+    keys = [factor(t, 1.0).place("blank", "blank", 1.0).array for t in range(1, sides)]
     V = Weights.zeros(rows, Layout.of(label=1)).place("real", "label", 1.0).array
-    return TensorAttention(Q.array, (K1.array, K2.array), (V, V))
+    return TensorAttention(Q, tuple(keys), (V,) * len(keys))
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedWalks(Recipe):
-    """Triangles by one unit of order 3 with key width 3 x 2k + 1 for k frequencies."""
+class WalkUnit(Recipe):
+    """Closed walks of s edges by one unit of order s, key width 2ks + 1 for k frequencies.
+
+    Args:
+        called: what people call it.
+    """
+
+    called: str
 
     @property
     def name(self) -> str:
         """What people call it."""
-        return "triangle-walks"
+        return self.called
 
     @property
     def theorem(self) -> str:
         """The id of the theorem behind it."""
         return "keyhole/closed-walks"
 
-    def embed(self, task: Task, accuracy: float) -> int:
+    def embed(self, task: Any, accuracy: float) -> int:
         """The key width with one frequency."""
-        return 2 * SIDES + 1
+        return 2 * task.sides + 1
 
-    def work(self, task: Task) -> float:
+    def work(self, task: Any) -> float:
         """Products of numbers that one sequence costs, about."""
-        return (task.length + 1.0) ** 3 * (2 * SIDES + 1)
+        return (task.length + 1.0) ** task.sides * (2 * task.sides + 1)
 
     def inputs(
         self, task: Any, model: Transformer, size: int, *, rng: np.random.Generator
@@ -128,11 +133,11 @@ class ClosedWalks(Recipe):
         """
         nodes = max(2, task.nodes)
         draft = self._draft_with(task, use_single_frequency(nodes), form)
-        for count in range(2, self._count_most(embed) + 1):
+        for count in range(2, self._count_most(task, embed) + 1):
             if draft.proven:
                 break
             # The proof needs more than twice what rounding moves a score by.
-            wanted = 2.5 * SIDES * bound_moved_score(form, 2, 2 * SIDES * count)
+            wanted = 2.5 * task.sides * bound_moved_score(form, 2, 2 * task.sides * count)
             draft = self._draft_with(
                 task, draw_frequencies(nodes, count, wanted=wanted, rng=rng), form
             )
@@ -151,33 +156,36 @@ class ClosedWalks(Recipe):
         """
         nodes = max(2, task.nodes)
         draft = self._draft_with(task, use_single_frequency(nodes), form)
-        for count in range(2, self._count_most(embed) + 1):
+        for count in range(2, self._count_most(task, embed) + 1):
             if draft.proven:
                 break
             draft = self._draft_with(task, find_digits(nodes, count), form)
         return draft
 
-    def _count_most(self, embed: int | None) -> int:
+    def _count_most(self, task: Any, embed: int | None) -> int:
         """How many frequencies there may be.
 
         Raises:
             DoesNotFit: the key width asked for is too small.
         """
-        most = MOST if embed is None else min(MOST, (embed - 1) // (2 * SIDES))
+        most = MOST if embed is None else min(MOST, (embed - 1) // (2 * task.sides))
         if most < 1:
             raise DoesNotFit(
-                f"{self.name} has key width at least {2 * SIDES + 1}; asked for {embed}."
+                f"{self.name} has key width at least {2 * task.sides + 1}; asked for {embed}."
             )
         return most
 
     def _draft_with(self, task: Any, frequencies: Frequencies, form: NumberFormat) -> Draft:
-        count = frequencies.count
-        n = task.length
-        rho = bound_moved_score(form, 2, 2 * SIDES * count)
-        gap = narrow_gap(frequencies.gap, 2) / SIDES
+        count, sides, n = frequencies.count, task.sides, task.length
+        rho = bound_moved_score(form, 2, 2 * sides * count)
+        gap = narrow_gap(frequencies.gap, 2) / sides
+        tuples = n ** (sides - 1)
+        # All others but that of blanks alone hold a blank and an edge, and score 0.
+        mixed = (n + 1) ** (sides - 1) - tuples - 1
         chosen = choose_scores(
-            gap, tuples=n**2, mixed=2 * n, factor=SIDES * count, rho=rho, form=form
+            gap, tuples=tuples, mixed=mixed, factor=sides * count, rho=rho, form=form
         )
         angles = EdgeAngles(frequencies.modulus, frequencies.values)
-        block = Block(angles, build_walk_unit(count, chosen), build_blank_row(4 * count + 2))
-        return draft_unit(block, 2 * SIDES * count + 1, frequencies.gap, chosen, form)
+        unit = build_walk_unit(sides, count, chosen)
+        block = Block(angles, unit, build_blank_row(4 * count + 2))
+        return draft_unit(block, 2 * sides * count + 1, frequencies.gap, chosen, form)

@@ -6,7 +6,7 @@ import numpy as np
 
 from keyhole.claims import Certificate
 from keyhole.constructions.matching.adjacency import GatherRows
-from keyhole.constructions.matching.closed_walks import ClosedWalks
+from keyhole.constructions.matching.closed_walks import WalkUnit
 from keyhole.constructions.matching.one_window import OneWindow
 from keyhole.constructions.matching.successors import Bigrams
 from keyhole.constructions.matching.wave_units import Waves
@@ -20,9 +20,10 @@ TRIPLES: tuple[Recipe, ...] = (Waves(3), Waves(3, several=True), GatherAll())
 QUADRUPLES: tuple[Recipe, ...] = (Waves(4), Waves(4, several=True))
 BIGRAMS: tuple[Recipe, ...] = (Bigrams(),)
 WINDOWS: tuple[Recipe, ...] = (OneWindow(), Windows())
-TRIANGLES: tuple[Recipe, ...] = (ClosedWalks(),)
+TRIANGLES: tuple[Recipe, ...] = (WalkUnit("triangle-walks"),)
+WALKS: tuple[Recipe, ...] = (WalkUnit("closed-walks"),)
 FOUR_CYCLES: tuple[Recipe, ...] = (GatherRows(),)
-MATCHING = (*PAIRS, *TRIPLES, *QUADRUPLES, *BIGRAMS, *WINDOWS, *TRIANGLES, *FOUR_CYCLES)
+MATCHING = (*PAIRS, *TRIPLES, *QUADRUPLES, *BIGRAMS, *WINDOWS, *TRIANGLES, *WALKS, *FOUR_CYCLES)
 
 
 def recertify_weights(built: Built, model: Transformer, *, rng: np.random.Generator) -> Certificate:

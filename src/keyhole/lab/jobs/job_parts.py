@@ -233,9 +233,9 @@ class TaskSizing(Job):
         at_most: a token may name fewer than q positions (sparse-average).
         modulus: how many values a token can have (matching tasks).
         radius: how far a partner may be (match3-local).
-        nodes: nodes of the graph (triangles, four-cycles).
+        nodes: nodes of the graph (triangles, closed-walks, four-cycles).
         symbols: how many symbols there are (index-lookup, composition, induction-heads, k-hop).
-        hops: how often a token is followed (k-hop).
+        hops: how often a token is followed (k-hop); edges of a walk (closed-walks).
     """
 
     _: KW_ONLY
@@ -256,7 +256,7 @@ class Naming(Job):
 
     Args:
         task: one of sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles,
-            four-cycles, index-lookup, composition, induction-heads and k-hop.
+            closed-walks, four-cycles, index-lookup, composition, induction-heads and k-hop.
     """
 
     task: str
@@ -269,7 +269,7 @@ class Attacking(Job):
     Args:
         model: a saved model.
         task: one of sparse-average, match2, match3, match3-bigram, match3-local, match4, triangles,
-            four-cycles, index-lookup, composition, induction-heads and k-hop.
+            closed-walks, four-cycles, index-lookup, composition, induction-heads and k-hop.
     """
 
     model: str

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from keyhole._arrays import Array
-from keyhole.lab.training.nets.mixing import attend_by_softmax
+from keyhole.lab.training.nets.attending import attend_by_softmax
 from keyhole.lab.training.nets.net import Net, draw_gaussian_weights
 from keyhole.lab.training.nets.token_reading import Numbers, TokenReading, Weights, apply_affine_map
 from keyhole.models.attention import SelfAttention
