@@ -64,10 +64,10 @@ def prove_wave_unit(task: Match2 | Match3 | Match4, model: Transformer) -> Proof
     scale = flint.arb(unit * len(angles.frequencies))
     lowest = (scale * (1 - moved) - blank).lower()
     highest = (scale * (1 - gap + moved) - blank).upper()
-    return _conclude(task.length, order, lowest, highest, flint.arb(blank))
+    return _prove_labels(task.length, order, lowest, highest, flint.arb(blank))
 
 
-def _conclude(length: int, order: int, lowest: Any, highest: Any, blank: Any) -> Proof:
+def _prove_labels(length: int, order: int, lowest: Any, highest: Any, blank: Any) -> Proof:
     """Answers from scores above the blank's; tuples with some blanks score 0 and are worth 0."""
     tuples = length ** (order - 1)
     mixed = (length + 1) ** (order - 1) - tuples - 1

@@ -70,7 +70,7 @@ def _list_policies(found: TokenAudit) -> Markup:
             _name_sizes(record),
             format_number(record.gap),
             "not known" if record.angle is None else f"to {format_number(record.angle)}",
-            _describe_rotation(record),
+            _describe_angles(record),
             record.verdict if record.rank is not None else f"{record.verdict}: {record.reason}",
         )
         for record in found.policies
@@ -85,7 +85,7 @@ def _name_sizes(record: TokenPolicyRecord) -> str:
     return f"{record.sizes['rms']} (none, RMSNorm), {record.sizes['layer']} (LayerNorm)"
 
 
-def _describe_rotation(record: TokenPolicyRecord) -> str:
+def _describe_angles(record: TokenPolicyRecord) -> str:
     found = record.rotation
     return found.reason if found.residual is None else f"yes, to {format_number(found.residual)}"
 

@@ -201,7 +201,7 @@ def _finish_sweep(
         total=len(rows), done=len(rows) - len(failed), failed=len(failed), run_now=ran
     )
     data = SweepRecord(
-        sentence=_describe_sweep(sweep, rows, failed, ran, landed),
+        sentence=_describe_progress(sweep, rows, failed, ran, landed),
         name=sweep.name,
         about=sweep.about,
         jobs=counts,
@@ -223,7 +223,7 @@ def _finish_sweep(
     return record
 
 
-def _describe_sweep(
+def _describe_progress(
     sweep: Sweep, rows: list[StoredRow], failed: list[StoredRow], ran: int, landed: list[Landing]
 ) -> str:
     said = (

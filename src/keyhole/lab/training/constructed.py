@@ -14,12 +14,12 @@ from keyhole.lab.runs.task_records import Curve
 from keyhole.lab.training.inputs.labelling import Labelling
 from keyhole.lab.training.inputs.lessons import Examples, Lesson
 from keyhole.lab.training.inputs.streams import Purpose, open_stream
-from keyhole.lab.training.outcomes import Outcome
+from keyhole.lab.training.outcomes import Trained
 
 _SEEN = 200  # sequences the simple predictors are fitted to
 
 
-def measure_constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Outcome, dict[str, Given]]:
+def measure_constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Trained, dict[str, Given]]:
     """The smallest weights that are known, on the tests of every seed, and their sizes."""
     # One set of weights for all seeds: only the tests differ.
     built = build(lesson.task, rng=open_stream(job.seed, Purpose.WEIGHTS))
@@ -48,7 +48,7 @@ def measure_constructed(job: TrainJob, lesson: Lesson[Any]) -> tuple[Outcome, di
         "layers": size.layers,
         "construction": built.construction,
     }
-    return Outcome(errors, curve, lines, None, [built.model] * job.seeds, 0, {}, last), sizes
+    return Trained(errors, curve, lines, None, [built.model] * job.seeds, 0, {}, last), sizes
 
 
 def _draw_examples(lesson: Lesson[Any], seed: int, purpose: Purpose, size: int) -> Examples:

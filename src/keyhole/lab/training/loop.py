@@ -20,7 +20,7 @@ from keyhole.lab.training.adam import Adam
 from keyhole.lab.training.inputs.streams import Purpose, open_stream
 from keyhole.lab.training.nets.net import Net
 from keyhole.lab.training.nets.token_reading import Weights, tensor_of
-from keyhole.lab.training.supply import Batch, Supply
+from keyhole.lab.training.supply import SeedBatch, Supply
 from keyhole.models.files import read_tensors, write_tensors
 
 STACKED = 20  # seeds side by side: more are not faster
@@ -182,7 +182,7 @@ class Trainer:
         self.adam.step(self.course.rate_at(self.step))
         self.step += 1
 
-    def _losses(self, batch: Batch) -> Tensor:
+    def _losses(self, batch: SeedBatch) -> Tensor:
         """The loss of each seed."""
         answers = self.taught(self.weights, batch.X, batch.codes)
         if self.supply.lesson.labels:
@@ -194,7 +194,7 @@ class Trainer:
         return gap.square().sum(dim=1) * (batch.Y.shape[-1] / gap.shape[1])
 
     @torch.no_grad()
-    def errors(self, w: Weights, batch: Batch, rows: slice = EVERY) -> Array:
+    def errors(self, w: Weights, batch: SeedBatch, rows: slice = EVERY) -> Array:
         """Of each seed: relative squared error, or the share of wrong labels, over some rows."""
         wrong = np.zeros(len(batch.X))
         right = batch.Y[:, :, rows]

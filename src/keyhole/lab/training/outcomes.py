@@ -18,7 +18,7 @@ from keyhole.tasks import sizes_of
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Trained:
     """What came of a training.
 
     Args:
@@ -47,7 +47,7 @@ _MEASURES = {True: "share of wrong labels", False: "squared error over that of a
 
 
 def describe_training(
-    job: TrainJob, lesson: Lesson[Any], sizes: dict[str, Given], came: Outcome
+    job: TrainJob, lesson: Lesson[Any], sizes: dict[str, Given], came: Trained
 ) -> TrainRecord:
     """The record of a training, but for where it was written and what it took."""
     spread = _measure_spread(came.errors)

@@ -22,7 +22,7 @@ _ROOM = 2**21  # numbers of a block, per seed
 _KEPT = 2**26  # numbers of read tokens that are kept, of all seeds: 256 MB
 
 
-class Batch(NamedTuple):
+class SeedBatch(NamedTuple):
     """Inputs, answers and, where they are resampled, codes; seeds on the first axis."""
 
     X: Tensor
@@ -33,9 +33,9 @@ class Batch(NamedTuple):
         """The sequences of one seed as arrays."""
         return Examples(self.X[k].double().numpy(), self.Y[k].double().numpy())
 
-    def part(self, chosen: Any) -> Batch:
+    def part(self, chosen: Any) -> SeedBatch:
         """Some of the sequences, or those of one step."""
-        return Batch(
+        return SeedBatch(
             self.X[:, chosen],
             self.Y[:, chosen],
             None if self.codes is None else self.codes[:, chosen],
@@ -59,9 +59,9 @@ class Supply:
     seeds: tuple[int, ...]
     batch: int
     samples: int | None
-    _known: Batch | None = None
+    _known: SeedBatch | None = None
     _number: int = -1
-    _block: Batch | Tensor | None = None
+    _block: SeedBatch | Tensor | None = None
 
     @property
     def steps(self) -> int:
@@ -78,19 +78,19 @@ class Supply:
             ),
         )
 
-    def at(self, step: int) -> Batch:
+    def at(self, step: int) -> SeedBatch:
         """The batch of a step."""
         number, within = divmod(step, self.steps)
         if self._number != number or self._block is None:
             # Drawn many steps at a time: calls of numpy cost more than the numbers.
             self._number, self._block = number, self._draw(number)
-        if isinstance(self._block, Batch):
+        if isinstance(self._block, SeedBatch):
             return self._block.part(within)
         X, Y, _ = self.sample()
         chosen = self._block[within]
-        return Batch(self._pick(X, chosen), self._pick(Y, chosen), None)
+        return SeedBatch(self._pick(X, chosen), self._pick(Y, chosen), None)
 
-    def _draw(self, number: int) -> Batch | Tensor:
+    def _draw(self, number: int) -> SeedBatch | Tensor:
         """A block of steps: sequences, or the numbers of known ones."""
         rngs = [open_stream(seed, Purpose.BATCHES, number) for seed in self.seeds]
         size = self.steps * self.batch
@@ -120,7 +120,7 @@ class Supply:
         found = rows.flatten(0, 1).index_select(0, chosen)
         return found.reshape(len(self.seeds), self.batch, *rows.shape[2:])
 
-    def sample(self) -> Batch:
+    def sample(self) -> SeedBatch:
         """The sequences each seed is trained on, where these are limited."""
         if self._known is None:
             rows: list[tuple[Array, ...]] = []
@@ -141,7 +141,7 @@ class Supply:
             return False
         X, Y, codes = self.sample()
         with torch.no_grad():
-            self._known = Batch(self.reading.tokens(w, X), Y, codes)
+            self._known = SeedBatch(self.reading.tokens(w, X), Y, codes)
         return True
 
     def _codes(self, size: int, rng: np.random.Generator) -> tuple[Array, ...]:
@@ -149,7 +149,7 @@ class Supply:
             return ()
         return (self.reading.redrawn(size, self.lesson.task.columns.values, rng=rng),)
 
-    def held_out(self, purpose: Purpose, size: int) -> Batch:
+    def held_out(self, purpose: Purpose, size: int) -> SeedBatch:
         """Sequences that are not trained on."""
         rows: list[tuple[Array, ...]] = []
         for seed in self.seeds:
@@ -159,7 +159,7 @@ class Supply:
         return _stack_seeds(rows, None)
 
 
-def _stack_seeds(rows: list[tuple[Array, ...]], steps: int | None) -> Batch:
+def _stack_seeds(rows: list[tuple[Array, ...]], steps: int | None) -> SeedBatch:
     """Arrays of every seed as tensors, split by steps where there are some."""
     X, Y, *codes = (
         # Made small before they are joined, which half of the time would go into otherwise.
@@ -170,4 +170,4 @@ def _stack_seeds(rows: list[tuple[Array, ...]], steps: int | None) -> Batch:
         X, Y, *codes = (
             part.reshape(len(rows), steps, -1, *part.shape[2:]) for part in (X, Y, *codes)
         )
-    return Batch(X, Y, codes[0] if codes else None)
+    return SeedBatch(X, Y, codes[0] if codes else None)

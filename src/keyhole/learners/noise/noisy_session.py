@@ -127,7 +127,7 @@ def _count_noisy_freedom(session: NoisySession, rank: int | None) -> int | None:
     )
 
 
-def _describe_errors(session: NoisySession) -> str:
+def _name_errors(session: NoisySession) -> str:
     errors = session.errors
     said = "estimated" if session.guessed else "declared"
     parts = list[str]()
@@ -150,7 +150,7 @@ def _describe_tokens(session: NoisySession) -> str:
 
 
 def _explain_noisy_head(session: NoisySession) -> str:
-    errors = _describe_errors(session)
+    errors = _name_errors(session)
     return f"One head was tried; answers carry {errors}; {_describe_tokens(session)}."
 
 
@@ -162,7 +162,7 @@ def describe_accuracy(session: NoisySession, head: Head, bars: dict[str, Array])
         known = f"W is known to {error / size:.1e} of its norm"
     else:
         known = f"W cannot be told from zero, its standard error being {error:.1e}"
-    return f"Answers carry {_describe_errors(session)}, with {_describe_tokens(session)}; {known}."
+    return f"Answers carry {_name_errors(session)}, with {_describe_tokens(session)}; {known}."
 
 
 def _describe_known_weights(session: NoisySession, status: Status) -> str:

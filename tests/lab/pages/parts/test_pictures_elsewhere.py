@@ -10,12 +10,14 @@ import pytest
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.drawing.heatmaps import draw_error_heatmap, draw_signed_heatmap
 from keyhole.drawing.html import join_markup
-from keyhole.lab.pages.parts.task_pictures import Asked, draw_keys_and_face, draw_match_circle
+from keyhole.lab.pages.parts.task_pictures import TokenAsked, draw_keys_and_face, draw_match_circle
 from keyhole.lab.pages.shell import wrap_page
 from support.browsers import CHROMIUM, launch
 
 W = np.arange(9.0).reshape(3, 3) - 4.0
-RING = Asked(0, np.array([3.0, 7.0]), ["blank ∅", "1: 3", "2: 7"], np.zeros(3), np.full(3, 1 / 3))
+RING = TokenAsked(
+    0, np.array([3.0, 7.0]), ["blank ∅", "1: 3", "2: 7"], np.zeros(3), np.full(3, 1 / 3)
+)
 # A sheet of somebody else's: black text on white, or white text on black, whatever the system
 # prefers.
 LIGHT = "<body style='color:rgb(1,2,3);background:white'>"

@@ -8,7 +8,7 @@ import pytest
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.lab.pages.parts.conversations import draw_conversation
 from keyhole.lab.pages.parts.task_pictures import (
-    Asked,
+    TokenAsked,
     draw_keys_and_face,
     draw_match_circle,
     draw_pair_slices,
@@ -20,7 +20,7 @@ NAMES = ["blank ∅", "1: 3", "2: 7", "3: 3"]
 
 def row(weights, values=(3.0, 7.0, 3.0), token=1):
     weights = np.asarray(weights, dtype=float)
-    return Asked(
+    return TokenAsked(
         token, np.array(values), NAMES, np.log(np.maximum(weights.reshape(-1), 1e-9)), weights
     )
 
@@ -48,7 +48,7 @@ def test_a_token_that_nobody_matches_is_answered_by_the_blank_one():
 
 
 def test_inputs_too_long_to_be_read_are_not_drawn():
-    long = Asked(0, np.zeros(40), ["x"] * 40, np.zeros(40), np.full(40, 1 / 40))
+    long = TokenAsked(0, np.zeros(40), ["x"] * 40, np.zeros(40), np.full(40, 1 / 40))
     assert draw_match_circle(10, long) == draw_pair_slices([long], 10) == ""
 
 

@@ -55,7 +55,7 @@ def run_limits(job: LimitsJob) -> Record[LimitsRecord]:
     names = [job.task] if job.task is not None else list(TASKS)
     out = nullcontext() if job.out is None else _open_limits_directory(job)
     with out as directory:
-        rows = [_weigh(name, job.length, job.bits) for name in names]
+        rows = [_set_row(name, job.length, job.bits) for name in names]
         data = LimitsRecord(
             bits=job.bits,
             length=job.length,
@@ -67,7 +67,7 @@ def run_limits(job: LimitsJob) -> Record[LimitsRecord]:
         if directory is not None:
             data = structs.replace(
                 data,
-                planes=[_weigh(name, length, job.bits) for name in names for length in _LENGTHS],
+                planes=[_set_row(name, length, job.bits) for name in names for length in _LENGTHS],
                 heads=_weigh_heads(job.seed),
                 trained=trained,
             )
@@ -93,7 +93,7 @@ def _open_limits_directory(job: LimitsJob) -> Any:
     return open_run_directory("limits", out=job.out, resume=None, force=job.force)
 
 
-def _weigh(name: str, length: int, bits: int) -> TaskLimits:
+def _set_row(name: str, length: int, bits: int) -> TaskLimits:
     found = weigh_task(pose_at_length(name, length), bits=bits)
     return TaskLimits(
         task=name,

@@ -31,7 +31,7 @@ from keyhole.lab.training.inputs.labelling import choose_lesson
 from keyhole.lab.training.inputs.lessons import Lesson
 from keyhole.lab.training.inputs.streams import Purpose
 from keyhole.lab.training.options import CONSTRUCTED, check_options
-from keyhole.lab.training.outcomes import Outcome, describe_training, format_train_command
+from keyhole.lab.training.outcomes import Trained, describe_training, format_train_command
 from keyhole.lab.training.time_left import TimeLeft
 from keyhole.models.baselines import PASSES
 
@@ -82,7 +82,7 @@ def run_train(job: TrainJob) -> Record[TrainRecord]:
 
 def _train_or_construct(
     job: TrainJob, lesson: Lesson[Any], choice: Choice | None, directory: Path | None
-) -> tuple[Outcome, dict[str, Given]]:
+) -> tuple[Trained, dict[str, Given]]:
     if choice is None:
         return measure_constructed(job, lesson)
     return train_seeds(job, lesson, choice, directory), choice.sizes
@@ -96,7 +96,7 @@ def _list_file_rows(data: TrainRecord) -> list[tuple[str, str]]:
 
 
 def _measure_trained_models(
-    data: TrainRecord, job: TrainJob, lesson: Lesson[Any], came: Outcome
+    data: TrainRecord, job: TrainJob, lesson: Lesson[Any], came: Trained
 ) -> TrainRecord:
     """With the round trip of the best model and effective bits of every one, where asked for."""
     best = came.models[int(np.argmin(came.errors))]
@@ -215,7 +215,7 @@ def _check_resumable(directory: Path, seed: int) -> None:
 
 def train_seeds(
     job: TrainJob, lesson: Lesson[Any], choice: Choice, directory: Path | None
-) -> Outcome:
+) -> Trained:
     """Every seed trained, so many at a time as are fastest, and measured."""
     from keyhole.lab.training.longer import join_length_errors
     from keyhole.lab.training.loop import STACKED, pin_torch_thread
@@ -256,7 +256,7 @@ def _train_group(
     directory: Path | None,
     seeds: tuple[int, ...],
     shown: Callable[[int], None],
-) -> Outcome:
+) -> Trained:
     from keyhole.lab.training.choosing import choose_rate
     from keyhole.lab.training.longer import measure_at_lengths
     from keyhole.lab.training.loop import LAST, Course, Trainer
@@ -280,7 +280,7 @@ def _train_group(
         trainer.keep(path)
     tests = supply.held_out(Purpose.TESTS, job.tests)
     errors = [float(error) for error in trainer.errors(trainer.best, tests)]
-    return Outcome(
+    return Trained(
         errors,
         _record_curve(trainer),
         lesson.lines(tests.examples(0), trainer.checks.examples(0)),
@@ -320,7 +320,7 @@ def _find_ideal_attention(trainer: Trainer, lesson: Lesson[Any]) -> dict[int, Ma
     return {} if named is None else {-1: named[0] / named[0].sum(axis=1, keepdims=True)}
 
 
-def _write_seed_models(data: TrainRecord, came: Outcome, directory: Path) -> TrainRecord:
+def _write_seed_models(data: TrainRecord, came: Trained, directory: Path) -> TrainRecord:
     """With the model of every seed as a file, the best one as model.safetensors."""
     paths = [
         str(directory / f"seed-{(data.seed or 0) + k}.safetensors") for k in range(len(came.models))

@@ -11,7 +11,7 @@ from keyhole.constructions.matching.waves import Angles
 from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.drawing.html import Markup
 from keyhole.lab.pages.parts.task_pictures import (
-    Asked,
+    TokenAsked,
     draw_keys_and_face,
     draw_match_circle,
     draw_pair_slices,
@@ -60,7 +60,7 @@ def draw_match_picture(shown: Shown) -> Markup:
     return draw_pair_slices(_choose_asking_tokens(rows, blank), phi.modulus)
 
 
-def _list_asking_tokens(shown: Shown) -> list[Asked]:
+def _list_asking_tokens(shown: Shown) -> list[TokenAsked]:
     """Every token with its scores and weights, named by its number."""
     blank = shown.block.blank is not None
     values = shown.X[:, 0]
@@ -68,12 +68,12 @@ def _list_asking_tokens(shown: Shown) -> list[Asked]:
     weights = softmax(shown.scores)
     table = [len(names)] * (shown.order - 1)
     return [
-        Asked(i, values, names, shown.scores[i + blank], weights[i + blank].reshape(*table))
+        TokenAsked(i, values, names, shown.scores[i + blank], weights[i + blank].reshape(*table))
         for i in range(len(values))
     ]
 
 
-def _choose_asking_tokens(rows: list[Asked], blank: bool) -> list[Asked]:
+def _choose_asking_tokens(rows: list[TokenAsked], blank: bool) -> list[TokenAsked]:
     """The token whose pairs stand out most, and one that the blank token answers."""
     # The blank pair above one half: the answer is no match.
     alone = [row for row in rows if blank and np.asarray(row.weights)[0, 0] > 0.5]

@@ -40,7 +40,7 @@ _MOST = 24  # tokens that are drawn one by one
 _AROUND = Box(0.0, 0.0, 390.0, 350.0)  # where numbers of the circle have room
 
 
-class Asked(NamedTuple):
+class TokenAsked(NamedTuple):
     """One row of attention.
 
     Args:
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
     weights: Matrix | Vector
 
 
-def draw_match_circle(modulus: int, asked: Asked) -> Markup:
+def draw_match_circle(modulus: int, asked: TokenAsked) -> Markup:
     """Tokens on a circle by their angle, the partner's lit; scores and weights as bars."""
     if len(asked.values) > _MOST:
         return Markup()
@@ -90,7 +90,7 @@ def _place_on_circle(value: float, modulus: int, radius: float = _RADIUS) -> tup
     return _CENTRE[0] + radius * math.cos(turn), _CENTRE[1] - radius * math.sin(turn)
 
 
-def _draw_ring(modulus: int, asked: Asked, partner: float) -> Iterator[Shape]:
+def _draw_ring(modulus: int, asked: TokenAsked, partner: float) -> Iterator[Shape]:
     turns = [_place_on_circle(k * modulus / 90, modulus) for k in range(91)]
     yield Stroke(turns, "rule")
     place = _place_on_circle(partner, modulus)
@@ -113,7 +113,7 @@ def _draw_ring(modulus: int, asked: Asked, partner: float) -> Iterator[Shape]:
             yield Words(box.left, (box.top + box.bottom) / 2, f"{value:g}")
 
 
-def _draw_score_bars(asked: Asked) -> Iterator[Shape]:
+def _draw_score_bars(asked: TokenAsked) -> Iterator[Shape]:
     """Scores below the largest, and attention weights, one row per attended token."""
     low = min(float(asked.scores.min() - asked.scores.max()), -1e-9)
     yield Words(400.0, 16.0, "attended token", "quiet")
@@ -135,7 +135,7 @@ def _draw_score_bars(asked: Asked) -> Iterator[Shape]:
         yield Stroke([(x, 32.0), (x, 40.0 + 22 * len(asked.names))], "rule")
 
 
-def draw_pair_slices(several: Sequence[Asked], modulus: int | None) -> Markup:
+def draw_pair_slices(several: Sequence[TokenAsked], modulus: int | None) -> Markup:
     """Third-order attention as tables over pairs, the top pairs as triangles."""
     if not several or len(several[0].names) > _MOST:
         return Markup()
@@ -154,7 +154,7 @@ def draw_pair_slices(several: Sequence[Asked], modulus: int | None) -> Markup:
     return format_section(title, join_pictures(*parts), format_note(note))
 
 
-def _draw_one_slice(asked: Asked) -> Drawing:
+def _draw_one_slice(asked: TokenAsked) -> Drawing:
     weights = np.asarray(asked.weights)
     count = len(weights)
     cell = 150.0 / count
@@ -182,7 +182,7 @@ def _draw_partner_sums(weights: Matrix, cell: float) -> Iterator[Shape]:
         yield Patch(make_rectangle(Box(left, 180.0, left + 0.8 * cell, 180 + 28 * below)), "ours")
 
 
-def _draw_token_row(asked: Asked, weights: Matrix) -> Iterator[Shape]:
+def _draw_token_row(asked: TokenAsked, weights: Matrix) -> Iterator[Shape]:
     """The tokens in a row, the asking one above it, its heaviest pairs as triangles."""
     count = len(asked.names)
     step = 376.0 / count
@@ -204,7 +204,7 @@ def _draw_token_row(asked: Asked, weights: Matrix) -> Iterator[Shape]:
     yield Words(20.0, 330.0, "tokens by their numbers x; ∅ is the blank one", "quiet")
 
 
-def _list_top_pairs(asked: Asked, weights: Matrix) -> Iterator[tuple[str, float, int, int]]:
+def _list_top_pairs(asked: TokenAsked, weights: Matrix) -> Iterator[tuple[str, float, int, int]]:
     """The heaviest pairs: in words, their share, and both partners."""
     # (i, j) and (j, i) are one triangle: their weights are added.
     order = np.argsort(-np.triu(weights + weights.T - np.diag(np.diag(weights))), axis=None)

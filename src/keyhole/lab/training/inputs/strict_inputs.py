@@ -4,6 +4,8 @@ Uniform inputs of Match3 can often be answered from pairs: $2 x_i + x_j = 0$ or 
 modulo M shows a match to anybody who looks at two tokens. Strict inputs have no such pair and no 0
 (which matches with itself), so that every match takes three tokens. Strict inputs of Match2 have no
 0 either, and every other pair of tokens is a match, planted.
+
+One triple or none, modulo $N^4$, is what Match3 is conjectured to be hard on.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 from keyhole._arrays import Array, Sequences, Stack
 from keyhole.errors import InvalidInput
 from keyhole.lab.training.inputs.labelling import Labelling
-from keyhole.tasks import Match2, Match3
+from keyhole.tasks import Match2, Match3, draw_planted_triples
 from keyhole.tasks.base import Labels, round_to_whole
 
 _ROUNDS = 400  # of redrawing strict inputs
@@ -80,6 +82,18 @@ class Pairs(StrictLabelling[Match2]):
 @dataclass(frozen=True, slots=True)
 class Triples(StrictLabelling[Match3]):
     """Match3."""
+
+    @classmethod
+    def list_own_inputs(cls, task: Match3) -> tuple[str, ...]:
+        """Those on which it is conjectured to be hard too, where M is the fourth power of N."""
+        hard = task.length >= 3 and task.modulus == task.length**4
+        return (*(("one-triple",) if hard else ()), *super(Triples, cls).list_own_inputs(task))
+
+    def draw_kind(self, kind: str, size: int, rng: np.random.Generator) -> Sequences:
+        """Inputs of one kind, those with one planted triple, or none, included."""
+        if kind == "one-triple":
+            return draw_planted_triples(self.task.length, size, rng=rng).X
+        return super(Triples, self).draw_kind(kind, size, rng)
 
     def draw_strict(self, size: int, rng: np.random.Generator) -> Any:
         """No pair shows a match."""
