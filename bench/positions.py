@@ -33,6 +33,7 @@ class Cell:
     heads: int
     biases: bool
     told: dict[str, str | float | int] = field(default_factory=dict)
+    rank: int | None = None  # of a head, where it is not the width over the heads
 
     @property
     def wiring(self) -> Wiring:
@@ -58,6 +59,18 @@ def list_cells() -> Iterator[Cell]:
     """What the class must show, and a few more."""
     yield from list_own_values()
     yield from list_shared_values()
+    yield from list_wide_heads()
+
+
+def list_wide_heads() -> Iterator[Cell]:
+    """Heads whose sizes add up to more than the width."""
+    for width, heads, rank in ((16, 3, 8), (16, 4, 8), (32, 4, 16)):
+        for positions in ("rope", "none"):
+            told = {"norm": "rms", "positions": positions}
+            name = f"wide {rank}, {positions}, RMSNorm"
+            yield Cell(name, width, heads, False, told, rank=rank)
+    told = {"norm": "rms", "positions": "rope", "groups": 2}
+    yield Cell("wide 12, grouped 2, rope, RMSNorm", 16, 4, False, told, rank=12)
 
 
 def list_own_values() -> Iterator[Cell]:
@@ -112,7 +125,7 @@ def count_limit(cell: Cell) -> float:
         cell.wiring,
         cell.width,
         heads=cell.heads,
-        rank=cell.width // cell.heads,
+        rank=cell.rank or cell.width // cell.heads,
         outputs=cell.width,
         displacements=cell.displacements,
         biased=cell.biases,
@@ -138,6 +151,7 @@ def run_cell(cell: Cell, seeds: range, answers: str, untold: bool) -> None:
         truth = random_layer(
             cell.width,
             heads=cell.heads,
+            rank=cell.rank,
             wiring=cell.wiring,
             biases=cell.biases,
             displacements=cell.count_places(untold),

@@ -19,7 +19,7 @@ from keyhole.learners.positions.placed import Placed
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
 
 _STEPS = 25
-_DAMPING = 1e-11
+DAMPING = 1e-11
 _DONE = 1e-15
 _SLOW = 0.7  # a step that leaves more than this, below the next line, is rounding
 _NEAR = 1e-9
@@ -133,7 +133,7 @@ class _HeadFit:
         self, scores: HeadScores, step: Vector, left: float
     ) -> tuple[HeadScores, tuple[Matrix, Vector, Matrix], float] | None:
         """The first point along a step that leaves less."""
-        values, free = scores.flatten(), self.list_free(scores)
+        values, free = scores.flatten(), list_free(scores, self.form)
         for share in 0.4 ** np.arange(10):
             moved = values.copy()
             moved[free] -= share * step
@@ -147,59 +147,63 @@ class _HeadFit:
                 return found, parts, self.measure(parts[1])
         return None
 
-    def list_free(self, scores: HeadScores) -> Mask:
-        """Which parameters are fitted."""
-        free = (
-            np.full(scores.Wq.size, True),
-            np.full(scores.bq.size, self.form.biased),
-            np.full(scores.Wk.size, True),
-            np.full(scores.bk.size, self.form.key_biased),
-            np.full(scores.tau.size, True),
-        )
-        return np.concatenate(free)
-
     def choose_step(self, scores: HeadScores, U: Matrix, s: Vector, Vt: Matrix) -> Vector:
         """A Gauss-Newton step of the free parameters."""
         Wv = Vt[-self.rank :] @ self.M
-        J = np.concatenate([self._derive(scores, placed, Wv) for placed in self.questions])
+        J = np.concatenate(
+            [derive_left(scores, placed, Wv, self.form) for placed in self.questions]
+        )
         flat = J.reshape(len(J), -1)
         fixed = U[:, : -self.rank]
         flat = flat - fixed @ (fixed.T @ flat)
         left = U[:, -self.rank :] * s[-self.rank :]
         return solve_damped(flat.reshape(-1, J.shape[2]), left.ravel())
 
-    def _derive(self, scores: HeadScores, placed: Placed, Wv: Matrix) -> Stack:
-        """Derivatives of the rows' residuals by the free parameters (questions x rank x free)."""
-        form, count = self.form, len(placed.n)
-        seen = attend_placed(scores, placed, form)
-        mean = np.einsum("qt,qtd->qd", seen.shares, placed.n)
-        values, middle = placed.n @ Wv.T, mean @ Wv.T
-        by_score = -(seen.shares * placed.weight[:, None])[..., None] * (values - middle[:, None])
-        by_zero = (seen.zero_shares * placed.weight[:, None])[..., None] * middle[:, None]
-        capped, zero_capped = (
-            by_score * seen.slopes[..., None],
-            by_zero * seen.zero_slopes[..., None],
-        )
-        root = np.sqrt(len(scores.Wk))
-        by_query = np.einsum("qte,qta->qea", capped, seen.keys)
-        if form.key_biased:
-            by_query += np.einsum("qne,na->qea", zero_capped, seen.zero_keys)
-        by_query /= root
-        parts = [np.einsum("qea,qd->qead", by_query, placed.n[:, -1]).reshape(count, self.rank, -1)]
-        parts += [by_query] if form.biased else []
-        turned = form.turn(seen.queries[:, None] + np.zeros((1, placed.at.shape[1], 1)), -placed.at)
-        by_key = np.einsum("qte,qta,qtd->qead", capped, turned / root, placed.n, optimize=True)
-        parts.append(by_key.reshape(count, self.rank, -1))
-        if form.key_biased:
-            far = np.arange(placed.length)
-            back = form.turn(seen.queries[:, None] + np.zeros((1, len(far), 1)), -far[None])
-            by_bias = np.einsum("qte,qta->qea", capped, turned)
-            by_bias += np.einsum("qne,qna->qea", zero_capped, back)
-            parts.append(by_bias / root)
-        if scores.tau.size:
-            np.add.at(by_zero, (np.arange(count)[:, None], placed.at), by_score)
-            parts.append(np.einsum("qne,nk->qek", by_zero, form.list_columns(placed.length)))
-        return np.concatenate(parts, axis=2)
+
+def list_free(scores: HeadScores, form: ScoreForm) -> Mask:
+    """Which parameters are fitted."""
+    free = (
+        np.full(scores.Wq.size, True),
+        np.full(scores.bq.size, form.biased),
+        np.full(scores.Wk.size, True),
+        np.full(scores.bk.size, form.key_biased),
+        np.full(scores.tau.size, True),
+    )
+    return np.concatenate(free)
+
+
+def derive_left(scores: HeadScores, placed: Placed, Wv: Matrix, form: ScoreForm) -> Stack:
+    """Derivatives of what a head leaves by its free parameters (questions x rows of Wv x free)."""
+    count, rows = len(placed.n), len(Wv)
+    seen = attend_placed(scores, placed, form)
+    mean = np.einsum("qt,qtd->qd", seen.shares, placed.n)
+    values, middle = placed.n @ Wv.T, mean @ Wv.T
+    by_score = -(seen.shares * placed.weight[:, None])[..., None] * (values - middle[:, None])
+    by_zero = (seen.zero_shares * placed.weight[:, None])[..., None] * middle[:, None]
+    capped, zero_capped = (
+        by_score * seen.slopes[..., None],
+        by_zero * seen.zero_slopes[..., None],
+    )
+    root = np.sqrt(len(scores.Wk))
+    by_query = np.einsum("qte,qta->qea", capped, seen.keys)
+    if form.key_biased:
+        by_query += np.einsum("qne,na->qea", zero_capped, seen.zero_keys)
+    by_query /= root
+    parts = [np.einsum("qea,qd->qead", by_query, placed.n[:, -1]).reshape(count, rows, -1)]
+    parts += [by_query] if form.biased else []
+    turned = form.turn(seen.queries[:, None] + np.zeros((1, placed.at.shape[1], 1)), -placed.at)
+    by_key = np.einsum("qte,qta,qtd->qead", capped, turned / root, placed.n, optimize=True)
+    parts.append(by_key.reshape(count, rows, -1))
+    if form.key_biased:
+        far = np.arange(placed.length)
+        back = form.turn(seen.queries[:, None] + np.zeros((1, len(far), 1)), -far[None])
+        by_bias = np.einsum("qte,qta->qea", capped, turned)
+        by_bias += np.einsum("qne,qna->qea", zero_capped, back)
+        parts.append(by_bias / root)
+    if scores.tau.size:
+        np.add.at(by_zero, (np.arange(count)[:, None], placed.at), by_score)
+        parts.append(np.einsum("qne,nk->qek", by_zero, form.list_columns(placed.length)))
+    return np.concatenate(parts, axis=2)
 
 
 def attend_placed(scores: HeadScores, placed: Placed, form: ScoreForm) -> _Attention:
@@ -221,7 +225,7 @@ def attend_placed(scores: HeadScores, placed: Placed, form: ScoreForm) -> _Atten
     return _Attention(queries, keys, own / total, slopes, zero_keys, zero / total, zero_slopes)
 
 
-def solve_damped(A: Matrix, b: Vector) -> Vector:
+def solve_damped(A: Matrix, b: Vector, damping: float = DAMPING) -> Vector:
     """Least squares with columns of size 1 and a faint damping, which holds the gauge still.
 
     The Cholesky factor of the damped normal equations makes every direction alike; LSMR then
@@ -236,9 +240,9 @@ def solve_damped(A: Matrix, b: Vector) -> Vector:
     B = A / scale
     rows, columns = B.shape
     normal = B.T @ B
-    normal[np.diag_indices(columns)] += _DAMPING
+    normal[np.diag_indices(columns)] += damping
     factor = linalg.cholesky(normal)
-    faint = np.sqrt(_DAMPING)
+    faint = np.sqrt(damping)
 
     def multiply(x: Array) -> Array:
         z = solve_triangular(factor, x)

@@ -18,6 +18,7 @@ from keyhole.learners.positions.head_split import count_extra_moves
 from keyhole.learners.positions.measuring import ROUNDS
 from keyhole.learners.positions.position_kind import COMPARED, FURTHER, LENGTHS, MOST, STEPS
 from keyhole.learners.positions.question_design import design_questions, make_score_form
+from keyhole.learners.positions.wide.shift_split import limit_wide_questions
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import Wiring
 
@@ -85,5 +86,8 @@ def limit_layer_queries(told: Wiring, width: int, outputs: int, displacements: i
         placed = limit_position_queries(displacements) + LONE_EXTRA
     placed += NODES * width if told.sinks else 0
     kind = len(LENGTHS) * _count_kind_queries(told, MOST)
+    # Heads that are not told apart one by one may be wide ones.
+    if told.positions in ("rope", "none") and not (told.sinks or told.softcap):
+        split += limit_wide_questions(width)
     each = width + 1 + split + kind + (1 + ROUNDS) * scores + QUERIES
     return placed + _count_wiring_queries(told) + (len(SIZES) + 1) * each + 48

@@ -38,7 +38,7 @@ from keyhole.learners.positions.found_wiring import (
 )
 from keyhole.learners.positions.grouped.kernel_split import Unshared
 from keyhole.learners.positions.grouped.sink_values import TooShort, measure_sink_part
-from keyhole.learners.positions.head_fit import FittedHead, is_coarse
+from keyhole.learners.positions.head_fit import is_coarse
 from keyhole.learners.positions.head_split import Unfinished, Unsplit
 from keyhole.learners.positions.layer_plans import (
     SIZES,
@@ -170,7 +170,7 @@ class _WiredSession:
         self.wiring = self.told
         self.positions: Matrix | None = None
         self.model: AttentionLayer | None = None
-        self.heads: list[FittedHead] = []
+        self.found: list[bool] = []
 
     def recover(self) -> Recovery[AttentionLayer]:
         """Attempts with smaller and smaller tokens; every way to stop ends in a Recovery."""
@@ -293,15 +293,16 @@ class _WiredSession:
 
     def _measure_layer(self, linear: LinearPart, size: float) -> None:
         """One attempt: the layer, fitted and not yet verified."""
-        self.model, self.heads = None, []
+        self.model, self.found = None, []
         placed = self.positions is not None
         wiring = replace(self.wiring, positions="none") if placed else self.wiring
         searches = self.told.positions is None
         setting = Setting(wiring, self.displacements, self.longest, searches)
         asking = self._open_ball()
         work = Measuring(self.oracle, asking, linear, setting, size=size, rng=self.rng)
-        self.heads = work.measure_heads()
-        model = work.assemble(self.heads)
+        heads = work.measure_heads()
+        self.found = heads.found
+        model = work.assemble(heads)
         known = {"positions": "absolute"} if placed else {}
         self.model = replace(model, wiring=replace(model.wiring, **known), positions=self.positions)
 
@@ -313,7 +314,7 @@ class _WiredSession:
             ruler = WIRED_LAYER.ruler(self.oracle)
             seen = examine_model(self.oracle, model, ruler=ruler, rng=self.rng)
         # Coarse answers bear out models that are only near: whether a head is right its fit tells.
-        lost = is_coarse(ruler.roundoff) and not all(head.found for head in self.heads)
+        lost = is_coarse(ruler.roundoff) and not all(self.found)
         ending = settle(
             self.oracle,
             seen,
@@ -325,8 +326,8 @@ class _WiredSession:
         return self._conclude(ending, seen)
 
     def _refuse(self, seen: Examination) -> Ending:
-        lost = sum(not head.found for head in self.heads)
-        detail = f"{lost} of {len(self.heads)} heads do not explain the answers." if lost else ""
+        lost = self.found.count(False)
+        detail = f"{lost} of {len(self.found)} heads do not explain the answers." if lost else ""
         words = f"{detail} {describe_gap(seen.worst)}".strip()
         return resolve_doubt(self.oracle, Doubt(Status.LAYER_DISAGREES, seen.worst, words))
 

@@ -8,7 +8,11 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from keyhole._arrays import Indices, Matrix, Stack, Vector
-from keyhole.learners.positions.grouped.kernel_split import has_kernel, split_by_kernel
+from keyhole.learners.positions.grouped.kernel_split import (
+    Unshared,
+    has_kernel,
+    split_by_kernel,
+)
 from keyhole.learners.positions.grouped.sharing import HeadMaps, share_maps
 from keyhole.learners.positions.grouped.sink_values import split_by_sinks
 from keyhole.learners.positions.head_fit import FittedHead, fit_head, is_coarse
@@ -21,7 +25,7 @@ from keyhole.learners.positions.head_split import (
     split_by_positions,
     split_one_pair,
 )
-from keyhole.learners.positions.placed import Asking, LinearPart, Placed
+from keyhole.learners.positions.placed import Asking, LinearPart, Placed, join_placed
 from keyhole.learners.positions.position_kind import falls_into_pairs, find_cap, find_relative_kind
 from keyhole.learners.positions.question_design import (
     COARSE_OVER,
@@ -38,6 +42,12 @@ from keyhole.learners.positions.score_maps import (
     solve_plain_keys,
     solve_queries,
     solve_rotary_keys,
+)
+from keyhole.learners.positions.wide.shift_split import split_by_shifts
+from keyhole.learners.positions.wide.wide_heads import (
+    list_wide_maps,
+    may_be_wide,
+    measure_wide_heads,
 )
 from keyhole.models import AttentionLayer, Wiring
 from keyhole.oracles import Counted
@@ -66,6 +76,14 @@ class Setting:
     displacements: int
     longest: int | None
     searches: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class MeasuredHeads:
+    """The maps of every head, and which of them explain the answers."""
+
+    maps: list[HeadMaps]
+    found: list[bool]
 
 
 class Measuring:
@@ -118,8 +136,45 @@ class Measuring:
         over = COARSE_OVER if is_coarse(self.roundoff) else OVER
         return design_questions(self.form, D, rank, over=over)
 
-    def measure_heads(self) -> list[FittedHead]:
-        """Rows, keys, queries and a fit of every head."""
+    def measure_heads(self) -> MeasuredHeads:
+        """Rows, keys, queries and a fit of every head; of all at once where no rows read one."""
+        try:
+            V, first = self._split_heads()
+        except Unsplit as unsplit:
+            if isinstance(unsplit, Unfinished | Unshared) or not self._may_be_wide():
+                raise
+            return self._measure_wide()
+        design = self._design_questions(self.asking.ball.dimension, V.shape[1])
+        heads = self._fit_rounds(V, design, first)
+        return MeasuredHeads(self._list_maps(heads), [head.found for head in heads])
+
+    def _may_be_wide(self) -> bool:
+        wiring, fine = self.setting.wiring, not is_coarse(self.roundoff)
+        told = not self.setting.searches and wiring.residual is not None
+        return fine and told and may_be_wide(wiring, self.linear, self.asking.ball.dimension)
+
+    def _measure_wide(self) -> MeasuredHeads:
+        """All heads at once, where their sizes add up to more than the outputs."""
+        with self.oracle.phase("split"):
+            split = split_by_shifts(
+                self.asking, self.linear, longest=self.setting.longest, rng=self.rng
+            )
+        self.form = self._make_form(split.rank)
+        with self.oracle.phase("keys"):
+            heads = measure_wide_heads(
+                split,
+                self.form,
+                self.asking,
+                self.linear,
+                self._ask_placed,
+                size=self.size,
+                rng=self.rng,
+            )
+        maps = list_wide_maps(heads, split.rank)
+        return MeasuredHeads(maps, [heads.found] * len(maps))
+
+    def _split_heads(self) -> tuple[Stack, Placed | None]:
+        """Rows that read the heads one by one, and questions at one last token if any told them."""
         first: Placed | None = None
         with self.oracle.phase("split"):
             if shared := self._find_shared_values():
@@ -139,8 +194,7 @@ class Measuring:
                 self._look_for_kind(V)
                 self._look_for_cap(V, sure=_SHARP)
                 self.form = self._make_form(V.shape[1])
-        design = self._design_questions(self.asking.ball.dimension, V.shape[1])
-        return self._fit_rounds(V, design, first)
+        return V, first
 
     def _list_linear_parts(self) -> list[LinearPart]:
         """What lone tokens are answered, and the same less a residual where one is possible."""
@@ -296,10 +350,10 @@ class Measuring:
         questions = [*keys, *queries, *([] if first is None else [first])]
         return fit_head(start, questions, M, form, roundoff=self.roundoff)
 
-    def assemble(self, heads: list[FittedHead]) -> AttentionLayer:
+    def assemble(self, heads: MeasuredHeads) -> AttentionLayer:
         """The layer, in the coordinates of tokens; gains and shifts are folded into its maps."""
         setting, basis = self.setting, self.asking.ball.basis
-        groups = share_maps(self._list_maps(heads), self.form, roundoff=self.roundoff)
+        groups = share_maps(heads.maps, self.form, roundoff=self.roundoff)
         maps = [head for group in groups for head in group]
         scores = [head.scores for head in maps]
         shared = [group[0] for group in groups]
@@ -340,14 +394,3 @@ def _make_table(setting: Setting, form: ScoreForm, taus: list[Vector]) -> Matrix
     # Entries beyond the window act on nothing, and longer sequences are answered all the same.
     beyond = 0 if wiring.window is None else setting.displacements - table.shape[1]
     return np.pad(table, ((0, 0), (0, max(0, beyond))))
-
-
-def join_placed(parts: list[Placed]) -> Placed:
-    """Questions of one length as one."""
-    return Placed(
-        np.concatenate([part.n for part in parts]),
-        np.concatenate([part.at for part in parts]),
-        parts[0].length,
-        np.concatenate([part.answers for part in parts]),
-        np.concatenate([part.weight for part in parts]),
-    )

@@ -32,6 +32,17 @@ class Placed:
     weight: Vector
 
 
+def join_placed(parts: list[Placed]) -> Placed:
+    """Questions of one length as one."""
+    return Placed(
+        np.concatenate([part.n for part in parts]),
+        np.concatenate([part.at for part in parts]),
+        parts[0].length,
+        np.concatenate([part.answers for part in parts]),
+        np.concatenate([part.weight for part in parts]),
+    )
+
+
 @dataclass(slots=True)
 class Asking:
     """An oracle asked in coordinates of the ball.

@@ -61,9 +61,19 @@ def make_score_form(
     return ScoreForm(frequencies, columns, wiring.softcap, biased, bool(wiring.sinks))
 
 
-def design_questions(form: ScoreForm, D: int, rank: int, *, over: float = OVER) -> QuestionDesign:
-    """As many questions as unknowns take, `over` times as many equations as unknowns."""
-    tokens = max(1, min(rank - 1, form.longest - 1))
+def design_questions(
+    form: ScoreForm, D: int, rank: int, *, over: float = OVER, most: int | None = None
+) -> QuestionDesign:
+    """As many questions as unknowns take, `over` times as many equations as unknowns.
+
+    Args:
+        form: of the scores.
+        D: numbers of a token.
+        rank: size of a head.
+        over: equations per unknown.
+        most: tokens whose weights can be read at most; one less than a head is large when absent.
+    """
+    tokens = max(1, min(most or rank - 1, form.longest - 1))
     biased = D + form.biased
     turned = 2 * len(form.frequencies)
     rest = rank - turned

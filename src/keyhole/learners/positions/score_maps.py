@@ -29,17 +29,25 @@ def read_scores(V: Matrix, M: Matrix, placed: Placed, form: ScoreForm) -> ReadSc
     tokens = np.einsum("rd,qtd->qrt", V @ M, placed.n)
     inverse = np.asarray(np.linalg.pinv(tokens), dtype=np.float64)
     shares = np.einsum("qtr,qr->qt", inverse, placed.answers @ V.T)
-    doubt = np.linalg.norm(inverse, axis=2) / np.maximum(np.abs(shares), 1e-140)
-    readable = (shares[:, :-1] > 0) & (shares[:, -1:] > 0)
-    logs = np.log(np.where(shares > 0, shares, 1.0))
-    values = logs[:, :-1] - logs[:, -1:]
+    read = weigh_logarithms(shares, np.linalg.norm(inverse, axis=2))
     zeros = placed.length - placed.n.shape[1]
     # Zero tokens score 0 where nothing but products of queries and keys scores.
     if form.cap is not None and zeros and not form.biased and form.columns.shape[1] == 0:
+        logs = np.log(np.where(shares > 0, shares, 1.0))
         rest = np.maximum(1.0 - shares.sum(axis=1, keepdims=True), 1e-300)
         whole = form.uncap(logs - np.log(rest / zeros))
         values = whole[:, :-1] - whole[:, -1:]
+        return ReadScores(np.where(read.weights > 0, values, 0.0), read.weights)
+    return read
+
+
+def weigh_logarithms(shares: Matrix, blurred: Matrix) -> ReadScores:
+    """Score differences from weights of tokens, and how rounding blurs these."""
+    doubt = blurred / np.maximum(np.abs(shares), 1e-140)
+    readable = (shares[:, :-1] > 0) & (shares[:, -1:] > 0)
+    logs = np.log(np.where(shares > 0, shares, 1.0))
     certain = 1.0 / np.sqrt(doubt[:, :-1] ** 2 + doubt[:, -1:] ** 2)
+    values = logs[:, :-1] - logs[:, -1:]
     return ReadScores(np.where(readable, values, 0.0), np.where(readable, certain, 0.0))
 
 
