@@ -99,7 +99,7 @@ def block_distance(a: TransformerBlock, b: TransformerBlock) -> BlockDistance:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _TokenMap:
+class _UnitMap:
     """What a token becomes behind a norm, and what is left of the norms; free of their gauge."""
 
     units: Units
@@ -182,10 +182,10 @@ def _list_units(net: ReluNet | Gated) -> Units:
     return Units(np.column_stack([form.n, -form.t]), form.D, np.column_stack([form.P, form.q]))
 
 
-def _read_token_map(block: TransformerBlock) -> _TokenMap:
+def _read_token_map(block: TransformerBlock) -> _UnitMap:
     if block.style == "pre":
         units = _list_units(_fold_inputs(block.network, block.norm2))
-        return _TokenMap(units, (np.array([block.norm2.eps]),))
+        return _UnitMap(units, (np.array([block.norm2.eps]),))
     first, last = block.norm1, block.norm2
     units = _list_units(_centre_outputs(_fold_inputs(block.network, first), last))
     return _scale_map(_add_residual(units, first, last, block.width), block)
@@ -203,7 +203,7 @@ def _add_residual(units: Units, first: Norm, last: Norm, width: int) -> Units:
     return replace(units, affine=units.affine + past)
 
 
-def _scale_map(units: Units, block: TransformerBlock) -> _TokenMap:
+def _scale_map(units: Units, block: TransformerBlock) -> _UnitMap:
     """A map before a last norm with an affine part of length 1, and a gain on one side."""
     d = block.width
     gain, shift = block.norm2.spell_out(d)
@@ -214,4 +214,4 @@ def _scale_map(units: Units, block: TransformerBlock) -> _TokenMap:
     scaled = Units(units.inner, outer, units.affine * (side / length))
     # An eps beside variances of about 1.
     eps = np.array([1.0, block.norm1.eps, block.norm2.eps / length**2])
-    return _TokenMap(scaled, (eps, side * gain, shift))
+    return _UnitMap(scaled, (eps, side * gain, shift))

@@ -140,7 +140,7 @@ def _measure_long_gap(run: Run, head: int | None, rng: np.random.Generator) -> t
 
 def _measure_gap(run: Run, head: int | None, X: Stack, size: float) -> tuple[float, float]:
     """The relative gap of layer and formula at scores of a size, and what rounding allows."""
-    formula, truth = (_ask_as_torch(run, ask) for ask in _choose_sides(run, head))
+    formula, truth = (_ask_as_torch(run, ask) for ask in _split_sides(run, head))
     X, largest = _scale_tokens(run, X, size)
     expected = truth.ask(X)
     told = formula.ask(X)
@@ -167,7 +167,7 @@ def _scale_tokens(run: Run, X: Stack, size: float) -> tuple[Stack, float]:
     return X, float(np.abs(scores.ask(X)).max())
 
 
-def _choose_sides(run: Run, head: int | None) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+def _split_sides(run: Run, head: int | None) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """Formula and layer: whole answers, or heads side by side where these are wanted or run."""
     layer = run.layer
     if layer.fused:

@@ -53,7 +53,7 @@ def is_coarse(roundoff: float) -> bool:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Attention:
+class _PlacedWeights:
     """Weights of the tokens of placed questions, and what they came from."""
 
     queries: Matrix
@@ -206,7 +206,7 @@ def derive_left(scores: HeadScores, placed: Placed, Wv: Matrix, form: ScoreForm)
     return np.concatenate(parts, axis=2)
 
 
-def attend_placed(scores: HeadScores, placed: Placed, form: ScoreForm) -> _Attention:
+def attend_placed(scores: HeadScores, placed: Placed, form: ScoreForm) -> _PlacedWeights:
     """The weights that a head gives to the tokens of placed questions."""
     root = np.sqrt(len(scores.Wk))
     queries = placed.n[:, -1] @ scores.Wq.T + scores.bq
@@ -222,7 +222,7 @@ def attend_placed(scores: HeadScores, placed: Placed, form: ScoreForm) -> _Atten
     top = np.maximum(own.max(axis=1), zero.max(axis=1))[:, None]
     own, zero = np.exp(own - top), np.exp(zero - top)
     total = (own.sum(axis=1) + zero.sum(axis=1))[:, None]
-    return _Attention(queries, keys, own / total, slopes, zero_keys, zero / total, zero_slopes)
+    return _PlacedWeights(queries, keys, own / total, slopes, zero_keys, zero / total, zero_slopes)
 
 
 def solve_damped(A: Matrix, b: Vector, damping: float = DAMPING) -> Vector:

@@ -97,7 +97,7 @@ class WiredLayer:
                 "displacements is a whole number from 2 on and heads one from 1 on; got"
                 f" {self.displacements} and {self.heads}."
             )
-        _check_learnable(self.wiring or Wiring())
+        _check_told_wiring(self.wiring or Wiring())
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """What a layer of that many heads costs, as large as the outputs have room."""
@@ -134,7 +134,7 @@ class WiredLayer:
         return _WiredSession(self, oracle, rng).recover()
 
 
-def _check_learnable(wiring: Wiring) -> None:
+def _check_told_wiring(wiring: Wiring) -> None:
     """Raise where a wiring is told that this learner does not know."""
     if wiring.qk_norm:
         raise InvalidInput(

@@ -145,7 +145,7 @@ class _RepetitionRun:
             # With one coordinate there is one x, and nothing to match.
             if d > 1:
                 sums = self._pairs(oracle, readout, sx * (x[:1] + x[1:]), sy * y)
-                b, a = _match_heads(b, a, *sums)
+                b, a = _pair_heads(b, a, *sums)
         # x and y are orthonormal, so that their transposes solve for V and W.
         V: Matrix = (x.T @ b / sx).T
         W: Stack = x.T @ a.transpose(2, 0, 1) @ y / (sx * sy)
@@ -264,7 +264,7 @@ def _find_token_lengths(
     return find_power_of_two(sx), find_power_of_two(sy)
 
 
-def _match_heads(b: Matrix, a: Array, b_sum: Matrix, a_sum: Array) -> tuple[Matrix, Array]:
+def _pair_heads(b: Matrix, a: Array, b_sum: Matrix, a_sum: Array) -> tuple[Matrix, Array]:
     """Heads of every x_i in the order of x_1, so that b and scores add up to those of the sum."""
     # Slow to import, and needed here alone.
     from scipy.optimize import linear_sum_assignment

@@ -170,11 +170,11 @@ def list_norms(model: Any) -> list[tuple[str, NormPart]]:
     return [
         (name, part)
         for name, module in model.named_modules()
-        if (part := _read_norm(name, module)) is not None
+        if (part := _read_norm_module(name, module)) is not None
     ]
 
 
-def _read_norm(name: str, module: Any) -> NormPart | None:
+def _read_norm_module(name: str, module: Any) -> NormPart | None:
     """A module without parts that says it is a norm of tokens, and has a gain for each number."""
     kind = name_class(module).lower()
     gain: Any = getattr(module, "weight", None)

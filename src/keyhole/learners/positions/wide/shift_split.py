@@ -121,7 +121,7 @@ class _ShiftTry:
         frame = np.linalg.qr(self.rng.normal(size=(self.D, self.D)))[0]
         tokens = centre + _AROUND * self.radius * frame
         seen = [self._see_heads(v, at, without, len(first.made)) for v in tokens]
-        matched = [_match_heads(one, first) for one in seen if one is not None]
+        matched = [_order_heads(one, first) for one in seen if one is not None]
         if len(matched) < self.D:
             return None
         known = np.concatenate([centre[None], tokens])
@@ -187,7 +187,7 @@ def _find_pairs(matrix: Matrix) -> tuple[_Complex, _Complex]:
     return np.asarray(found[0], dtype=np.complex128), np.asarray(found[1], dtype=np.complex128)
 
 
-def _match_heads(seen: _Seen, first: _Seen) -> _Seen:
+def _order_heads(seen: _Seen, first: _Seen) -> _Seen:
     """The heads in the order of the first v: near in direction, and in how they change with y."""
     from scipy.optimize import linear_sum_assignment
 
