@@ -28,8 +28,6 @@ SIZES = "300-16,600-32,1500-64,8000-256"
 SEEDS = "600-619"
 LENGTH = 8
 TOP = 5
-# The likeliest five are read one block at a time, dear for a large vocabulary.
-LARGEST_RAISED = 2000
 Wrap = Callable[[Any], Any]
 
 
@@ -48,13 +46,9 @@ def list_policies(vocabulary: int) -> dict[str, tuple[Wrap, Reading, int]]:
         f"log-probabilities, {k} decimals": (round_to(k, keyhole.LogProbabilities), logs, 1024)
         for k in (6, 4, 2)
     }
-    if vocabulary <= LARGEST_RAISED:
-        raised = round_to(4, lambda t: keyhole.TopAnswers(t, TOP, 100.0))
-        listed["likeliest 5 with a bias, 4 decimals"] = (
-            raised,
-            Reading("raised", vocabulary, TOP),
-            1024,
-        )
+    raised = round_to(4, lambda t: keyhole.TopAnswers(t, TOP, 100.0))
+    reading = Reading("raised", vocabulary, TOP)
+    listed["likeliest 5 with a bias, 4 decimals"] = (raised, reading, 1024)
     listed["logits, 1 decimal"] = (round_to(1), logits, 512)
     listed["logits, noise 0.1"] = (lambda t: keyhole.Noisy(t, 0.1), logits, 512)
     listed["logits, few prompts"] = (lambda t: t, logits, 12)

@@ -245,7 +245,7 @@ def restore_layer(words: Mapping[str, str], tensors: Mapping[str, Array]) -> Att
     return _LAYER.restore(words, tensors)
 
 
-_TOKENS = _name_fields("tokens", TokenHeads, "values scores")
+_TOKENS = _name_fields("tokens", TokenHeads, "values scores", "direct")
 
 
 def describe_tokens(model: TokenHeads) -> tuple[Words, Tensors]:

@@ -114,6 +114,71 @@ def test_a_spectrum_that_sinks_into_the_noise_supports_no_rank():
         assert find_rank(noisy, error=0.3).rank is None
 
 
+class Shaped:
+    """A last norm before a projection whose columns are as large as they are told to be."""
+
+    def __init__(self, sizes, *, vocabulary=V, seed=0, change=lambda y: y):
+        rng = np.random.default_rng(seed)
+        self.E = rng.normal(size=(vocabulary, len(sizes)))
+        self.W = rng.normal(size=(vocabulary, len(sizes))) * np.asarray(sizes)
+        self.change = change
+
+    def __call__(self, ids):
+        x = np.tanh(self.E[ids] * (1 + np.arange(ids.shape[1]))[:, None]).sum(axis=1)
+        x /= np.sqrt((x * x).mean(axis=1, keepdims=True))
+        return self.change(x @ self.W.T)
+
+
+def find_shaped(wrap=lambda t: t, *, most=256, **options):
+    oracle = Counted(wrap(TokenIds(Shaped(**options), V)))
+    return find_space(Prompts(oracle, Reading("logits", V), np.random.default_rng(3), 6), most)
+
+
+WEAK_HALF = [1.0] * 40 + [1e-5] * 40
+
+
+def test_directions_hidden_in_the_tail_are_not_taken_for_errors():
+    for seed in range(3):
+        assert find_shaped(sizes=WEAK_HALF, seed=seed).rank == 80
+        # 60 prompts show 40 strong directions and 19 weak ones, which no error explains.
+        few = find_shaped(sizes=WEAK_HALF, seed=seed, most=60)
+        assert few.rank is None
+        assert "is not white noise" in few.reason or "may be hidden" in few.reason
+
+
+def test_one_direction_that_dwarfs_the_others_does_not_hide_the_size():
+    for wrap in (lambda t: t, lambda t: Rounded(t, 2), lambda t: Noisy(t, 0.01)):
+        assert find_shaped(wrap, sizes=[1e3] + [1.0] * 9).rank == 10
+
+
+def test_what_decimals_leave_of_small_answers_shows_no_rank():
+    for scale in (1e-4, 3e-4, 1e-3):
+        found = find_shaped(lambda t: Rounded(t, 2), sizes=[scale] * 8)
+        assert found.rank is None
+
+
+def test_undeclared_errors_are_known_by_the_numbers_or_not_at_all():
+    rng = np.random.default_rng(0)
+    noisy = find_shaped(sizes=[1.0] * 8, change=lambda y: y + 1e-3 * rng.normal(size=y.shape))
+    assert noisy.rank is None
+    assert "Declare --noise" in noisy.reason
+    for change in (
+        lambda y: np.round(y, 3),
+        lambda y: y.astype(np.float32).astype(float),
+        lambda y: y.astype(np.float16).astype(float),
+    ):
+        assert find_shaped(sizes=[1.0] * 8, change=change).rank == 8
+
+
+def test_a_soft_cap_is_found_where_there_is_one():
+    for cap, size in ((30.0, 1.0), (17.3, 1.0), (30.0, 4.0)):
+        found = find_shaped(sizes=[size] * 8, change=lambda y, c=cap: c * np.tanh(y / c))
+        assert found.rank == 8
+        assert f"behind a soft cap of {cap:g}" in found.reason
+    assert find_shaped(sizes=[1.0] * 8, change=lambda y: np.clip(y, -1, 1)).rank is None
+    assert "cap" not in find_shaped(sizes=[1.0] * 8).reason
+
+
 def test_a_model_of_few_different_answers_has_no_size_before_all_are_seen():
     """Half of the ids have not come last yet: what came spans less than all of them can."""
     for ids in (60, 300):

@@ -79,13 +79,32 @@ def test_what_is_not_such_a_layer_is_not_verified():
     layer = answer(scores, values)
     others = {
         "a norm and a network": LanguageModel(V, D, norm="rms"),
-        "a residual": lambda ids: layer(ids) + table[ids[:, -1]],
         "the last but one": lambda ids: layer(ids) + table[ids[:, -min(2, ids.shape[1])]],
     }
     for name, target in others.items():
         found = learn(target, learner=TokenLayer(2))
         assert not found.verdict.verified, name
         assert found.verdict is not Verdict.CLASS_REFUTED
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_what_goes_past_the_heads_is_recovered_with_them(heads):
+    scores, values = draw(heads, 1)
+    table, constant = np.random.default_rng(1).normal(size=(V, V)), np.arange(V) / V
+    layer = answer(scores, values)
+
+    def target(ids):
+        return layer(ids) + table[ids[:, -1]] + constant
+
+    found = learn(target)
+    ids = np.random.default_rng(2).integers(V, size=(100, 7))
+    assert found.verdict is Verdict.EXACT
+    assert found.model.direct is not None
+    assert np.abs(found.model(keyhole.pack_ids(ids)) - target(ids)).max() <= 1e-8
+    # Values and direct part share one vector more than values alone share among themselves.
+    plain = learn(layer)
+    assert plain.model.direct is None
+    assert found.degrees_of_freedom - plain.degrees_of_freedom == V * (V - 1)
 
 
 def test_a_budget_is_kept_and_ends_the_run():
@@ -139,4 +158,10 @@ def test_a_file_of_kind_tokens_holds_values_scores_and_the_vocabulary(tmp_path):
         np.testing.assert_array_equal(held.get_tensor("values"), values)
         np.testing.assert_array_equal(held.get_tensor("scores"), scores)
     again = keyhole.load(tmp_path / "a.safetensors")
+    assert again.direct is None
+    beside = TokenHeads(values, scores, scores[0])
+    keyhole.save(beside, tmp_path / "b.safetensors")
+    np.testing.assert_array_equal(keyhole.load(tmp_path / "b.safetensors").direct, scores[0])
+    with pytest.raises(InvalidInput, match="direct is vocabulary x vocabulary"):
+        TokenHeads(values, scores, scores)
     np.testing.assert_array_equal(again.scores, scores)

@@ -75,6 +75,8 @@ class PlanJob(Wired, Hinting, Layering, MaybeTargeting):
             and tolerant.
         latency: seconds that one request takes; measured on the metadata of a service when absent.
         in_flight: how many requests may be under way at once.
+        tokens_in: the target takes token ids and answers a logit for each.
+        vocabulary: how many ids it has, where the target does not say.
     """
 
     _: KW_ONLY
@@ -84,6 +86,8 @@ class PlanJob(Wired, Hinting, Layering, MaybeTargeting):
     learner: str = "auto"
     latency: float | None = field(default=None, metadata=LATER)
     in_flight: int = field(default=4, metadata=LATER)
+    tokens_in: bool = field(default=False, metadata=LATER)
+    vocabulary: int | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ class VerifyJob(Reaching, Declaring, Layering, Comparing):
         width: size of a token; the model's, or the witness's, when absent.
         simulate: what to do to the target's answers, as NAME=VALUE: noise, tolerance, decimals,
             answers, token-bound, or labels; may be given several times.
+        tokens_in: the target takes token ids and answers a logit for each.
+        vocabulary: how many ids it has; as many as the model when absent.
         budget: never ask more sequences than this.
         seed: seed of the fresh queries.
     """
@@ -103,6 +109,8 @@ class VerifyJob(Reaching, Declaring, Layering, Comparing):
     witness: str | None = field(default=None, metadata=LATER)
     width: int | None = None
     simulate: tuple[str, ...] = ()
+    tokens_in: bool = field(default=False, metadata=LATER)
+    vocabulary: int | None = field(default=None, metadata=LATER)
     budget: int | None = None
     seed: int = 0
 

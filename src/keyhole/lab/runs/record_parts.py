@@ -245,6 +245,24 @@ class SignatureRecord(Part, frozen=True, kw_only=True):
     chance: Number = None
 
 
+class FunctionRecord(Part, frozen=True, kw_only=True):
+    """How far the function itself follows from answers.
+
+    Args:
+        verdict: of the recovery as a layer of attention alone; UNVERIFIED where none was made.
+        reason: what was found, or why nothing was tried.
+        error: of the answers of the copy to fresh prompts, relatively; nothing without a copy.
+        questions: under this policy.
+        limit: the fewest questions from which anybody can know such a function.
+    """
+
+    verdict: str
+    reason: str
+    error: Number = None
+    questions: int | None = None
+    limit: int | None = None
+
+
 class TokenPolicyRecord(Part, frozen=True, kw_only=True):
     """What one policy of answers gives away.
 
@@ -253,6 +271,7 @@ class TokenPolicyRecord(Part, frozen=True, kw_only=True):
         verdict: of the rank: WITHIN_TOLERANCE, or UNVERIFIED with the reason.
         rank: of the answers, without their mean.
         sizes: the hidden size that the rank means behind each last norm: none, rms, layer.
+        softcap: the soft cap that was found on logits and undone; nothing where there is none.
         gap: of the singular values, behind the rank or the widest.
         reason: why the rank is stated, or why not.
         spectrum: the largest singular values.
@@ -261,6 +280,7 @@ class TokenPolicyRecord(Part, frozen=True, kw_only=True):
         questions: under this policy until then.
         limit: the fewest questions from which anybody can know the space.
         rotation: the projection up to a rotation.
+        function: all that the model answers, where it is a layer of attention alone.
         signature: the comparison with another snapshot, where one was given.
     """
 
@@ -268,6 +288,7 @@ class TokenPolicyRecord(Part, frozen=True, kw_only=True):
     verdict: str
     rank: int | None
     sizes: dict[str, int]
+    softcap: Number = None
     gap: Number
     reason: str
     spectrum: Numbers
@@ -276,6 +297,7 @@ class TokenPolicyRecord(Part, frozen=True, kw_only=True):
     questions: int
     limit: int | None
     rotation: RotationRecord
+    function: FunctionRecord | None = None
     signature: SignatureRecord | None = None
 
 
@@ -288,8 +310,8 @@ class TokenAudit(Part, frozen=True, kw_only=True):
         most_prompts: that a rank is looked for in.
         against: the other snapshot.
         policies: from the most generous one on.
-        stopped_by: for each thing given away, the first policy that keeps it back; nothing where
-            none does, or where full logits do not give it away either.
+        stopped_by: for each thing that full logits give away, the first policy that keeps it back;
+            nothing where none does.
         projection: the file of the projection as full logits show it.
     """
 

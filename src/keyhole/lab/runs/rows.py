@@ -171,10 +171,13 @@ def list_token_audit_rows(record: TokenAudit) -> Rows:
         known = f"rank {policy.rank}, gap {format_number(policy.gap)}"
         reached = f"no size, {policy.verdict}" if policy.rank is None else known
         yield policy.policy, f"{reached}, with {policy.questions:,} questions"
+        if policy.function is not None and policy.function.error is not None:
+            error = format_number(policy.function.error)
+            yield f"{policy.policy}, function", f"{policy.function.verdict}, error {error}"
         if policy.signature is not None:
             yield f"{policy.policy}, snapshots", policy.signature.finding
     for what, stopping in record.stopped_by.items():
-        yield f"{what} stops at", stopping or "none of these"
+        yield f"{what} stops at", stopping or "no policy that was tried"
 
 
 def list_compare_rows(record: CompareRecord) -> Rows:

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from keyhole.learners.logits.reading import Reading
 from keyhole.oracles import Noisy, Oracle, Rounded
 from keyhole.oracles.tokens.answer_policies import LogProbabilities, TopAnswers
+from keyhole.oracles.tokens.remembered import Remembered
 
-# Far above any logit, so that raised ids are always the likeliest.
+# Services let callers raise logits by this. Where answers reach further the audit goes beyond it:
+# who audits a larger scale allows a larger bias.
 _BIAS = 100.0
+_REACH = 4.0
 _NOISE = 0.1
 TOP = 5  # likeliest ids that services answer
 
-Wrap = Callable[[Oracle, int], Oracle]
+Wrap = Callable[[Remembered, int], Oracle]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def _list_top_policies(vocabulary: int) -> list[TokenPolicy]:
         *(
             TokenPolicy(
                 f"the {TOP} likeliest with a bias, to {_spell_decimals(k)}",
-                _round(k, lambda target, seed: TopAnswers(target, TOP, _BIAS)),
+                _round(k, _raise_any),
                 raised,
             )
             for k in (4, 2)
@@ -79,6 +82,11 @@ def _list_top_policies(vocabulary: int) -> list[TokenPolicy]:
             Reading("likeliest", vocabulary, TOP),
         ),
     ]
+
+
+def _raise_any(target: Remembered, seed: int) -> Oracle:
+    """The likeliest few, where a caller may raise any id above all others."""
+    return TopAnswers(target, TOP, max(_BIAS, _REACH * target.largest))
 
 
 def _round(decimals: int, first: Wrap = lambda target, seed: target) -> Wrap:

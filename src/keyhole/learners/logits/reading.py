@@ -14,9 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Indices, Matrix, Sequences, Vector
-from keyhole.errors import BadAnswer
+from keyhole.errors import BadAnswer, BudgetSpent
+from keyhole.learners.logits.caps import undo_cap
 from keyhole.oracles import Oracle
 from keyhole.oracles.tokens.ids import pack_ids
+from keyhole.oracles.wrappers import Wrapper
 
 _FEWEST = 32  # prompts that ids must have in common where only the likeliest are answered
 
@@ -29,11 +31,13 @@ class Reading:
         kind: logits, log-probabilities, raised (likeliest ids with a bias) or likeliest.
         vocabulary: V.
         count: k, how many ids are answered.
+        cap: the soft cap on logits that is undone; 0 for none.
     """
 
     kind: str
     vocabulary: int
     count: int = 0
+    cap: float = 0.0
 
     @property
     def per_prompt(self) -> int:
@@ -48,7 +52,7 @@ class Reading:
     def ask(self, oracle: Oracle, prompts: Sequences) -> Matrix:
         """What is answered to prompts, one row each, in as many questions as that takes."""
         if self.kind == "raised":
-            return np.stack([self._read_raised_prompt(oracle, prompt) for prompt in prompts])
+            return self._read_raised_prompts(oracle, prompts)
         return oracle.ask(prompts)
 
     def arrange(self, answered: Matrix) -> Matrix:
@@ -57,7 +61,7 @@ class Reading:
             return choose_common_ids(answered, self.vocabulary)
         if self.kind == "log-probabilities":
             return answered - answered.mean(axis=1, keepdims=True)
-        return answered
+        return undo_cap(answered, self.cap) if self.cap else answered
 
     def restore(self, rows: Matrix) -> Matrix:
         """Rows of an arranged matrix as logits, less their mean over the vocabulary if need be."""
@@ -65,6 +69,25 @@ class Reading:
             return rows
         logits = _scale_block_means(rows, self.count, 0.5)
         return logits - logits.mean(axis=1, keepdims=True)
+
+    def show(self, answered: Matrix) -> Matrix:
+        """Answers as logits, less their mean over the vocabulary where a policy hides that."""
+        return self.restore(self.arrange(answered))
+
+    def centre(self, logits: Matrix) -> Matrix:
+        """Logits as far as this policy shows them."""
+        hidden = 0.0 if self.kind == "logits" else logits.mean(axis=1, keepdims=True)
+        return logits - hidden
+
+    def _read_raised_prompts(self, oracle: Oracle, prompts: Sequences) -> Matrix:
+        read: list[Vector] = []
+        for prompt in prompts:
+            try:
+                read.append(self._read_raised_prompt(oracle, prompt))
+            # Of a prompt that was cut nothing is kept, but those before it are whole.
+            except BudgetSpent as spent:
+                raise BudgetSpent(str(spent), np.stack(read) if read else None) from spent
+        return np.stack(read)
 
     def _read_raised_prompt(self, oracle: Oracle, prompt: Matrix) -> Vector:
         """Logits of one prompt less that of id 0, in blocks with white errors; 0 for id 0."""
@@ -81,6 +104,27 @@ class Reading:
         logits[blocks[-1]] = differences[-1]
         logits[blocks[:-1]] = differences[:-1]
         return whiten_blocks(logits[None], self.count)[0]
+
+
+@dataclass(slots=True)
+class ReadLogits(Wrapper):
+    """Logits as a policy shows them: less their mean over the vocabulary, where it hides that.
+
+    Args:
+        inner: the policy.
+        reading: how its answers are read; all ids are answered, or can be raised.
+    """
+
+    reading: Reading
+
+    @property
+    def outputs(self) -> int:
+        """A number for every id."""
+        return self.reading.vocabulary
+
+    def ask(self, X: Sequences) -> Matrix:
+        """Logits, or what is known of them."""
+        return self.reading.show(self.reading.ask(self.inner, X))
 
 
 def list_blocks(vocabulary: int, count: int) -> Indices:

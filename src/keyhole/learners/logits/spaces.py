@@ -11,6 +11,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from keyhole._arrays import Matrix
+from keyhole.errors import BudgetSpent
+from keyhole.learners.logits.caps import find_cap, measure_steepness
+from keyhole.learners.logits.number_formats import measure_format_error
 from keyhole.learners.logits.projection import (
     LARGEST_RANK,
     Ellipsoid,
@@ -21,6 +24,7 @@ from keyhole.learners.logits.projection import (
 from keyhole.learners.logits.reading import Reading
 from keyhole.learners.logits.spectra import Spectrum, find_rank
 from keyhole.oracles import Counted, read_imperfection
+from keyhole.oracles.own_time import check_own_time
 from keyhole.oracles.tokens.ids import pack_ids
 
 _FRESH = 16  # prompts at least that a space is held against
@@ -39,12 +43,17 @@ class Prompts:
         reading: how its answers are read.
         rng: draws the prompts.
         length: of every prompt.
+        format_error: standard deviation of what the number format of the target itself leaves of
+            answers, where that is known from elsewhere; else it is seen of what is answered.
+        may_be_capped: whether a soft cap is looked for.
     """
 
     oracle: Counted
     reading: Reading
     rng: np.random.Generator
     length: int
+    format_error: float | None = None
+    may_be_capped: bool = True
     answered: Matrix = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,23 +68,40 @@ class Prompts:
 
     @property
     def error(self) -> float:
-        """Standard deviation of the errors that are declared of answers."""
+        """Standard deviation of the errors of answers that are known of."""
         stated = read_imperfection(self.oracle)
         # What is rounded is off by anything up to half a unit, alike.
-        return float(np.hypot(stated.noise, stated.tolerance / np.sqrt(3.0)))
+        declared = float(np.hypot(stated.noise, stated.tolerance / np.sqrt(3.0)))
+        own = self.format_error
+        if own is None:
+            own = measure_format_error(self.answered[:, -self.reading.numbers :])
+        # Rounding that is declared shows in the numbers too.
+        error = max(declared, own)
+        cap = self.reading.cap
+        return error * measure_steepness(self.answered, cap) if cap and error else error
 
     def grow(self, count: int) -> None:
         """Ask until there are so many prompts."""
         more = count - len(self.answered)
         if more > 0:
             ids = self.rng.integers(self.reading.vocabulary, size=(more, self.length))
-            new = self.reading.ask(self.oracle, pack_ids(ids))
+            try:
+                new = self.reading.ask(self.oracle, pack_ids(ids))
+            except BudgetSpent as spent:
+                if spent.answers is not None:
+                    self.answered = np.concatenate([self.answered, spent.answers])
+                raise
             self.answered = np.concatenate([self.answered, new])
 
     def find_spectrum(self) -> Spectrum:
         """What all answers so far show, as logits."""
         spectrum = find_rank(self.reading.arrange(self.answered), error=self.error)
-        if spectrum.rank is None or self.reading.kind != "raised":
+        if spectrum.rank is None:
+            return spectrum
+        if self.reading.cap:
+            known = f"behind a soft cap of {self.reading.cap:.6g}, which answers tell"
+            return replace(spectrum, reason=f"{spectrum.reason} They stand {known}.")
+        if self.reading.kind != "raised":
             return spectrum
         # The errors were white; the space is told in logits, where two models can be compared.
         turned, change = np.linalg.qr(self.reading.restore(spectrum.basis).T)
@@ -94,13 +120,52 @@ def find_space(prompts: Prompts, most: int) -> Spectrum:
     """
     count = min(_FIRST, most)
     while True:
+        check_own_time()
         prompts.grow(count)
         spectrum = prompts.find_spectrum()
         if spectrum.rank is not None:
             spectrum = confirm_space(prompts, spectrum)
-        if spectrum.rank is not None or count >= most:
+        if spectrum.rank is not None:
             return spectrum
+        if count >= most:
+            return _look_behind_cap(prompts, spectrum)
         count = min(2 * count, most)
+
+
+def _look_behind_cap(prompts: Prompts, plain: Spectrum) -> Spectrum:
+    """The space of logits before a soft cap, where answers show one; else the spectrum as it is."""
+    reading = prompts.reading
+    looked_for = prompts.may_be_capped and reading.kind == "logits"
+    cap = find_cap(prompts.answered) if looked_for else None
+    if cap is None:
+        return plain
+    prompts.reading = replace(reading, cap=cap)
+    spectrum = prompts.find_spectrum()
+    if spectrum.rank is not None:
+        spectrum = confirm_space(prompts, spectrum)
+    if spectrum.rank is None:
+        prompts.reading = reading
+        return plain
+    return spectrum
+
+
+def leave_open(prompts: Prompts, reason: str) -> Spectrum:
+    """What answers show that were cut short: their singular values, and no rank."""
+    answered = prompts.answered
+    if not len(answered):
+        answered = np.zeros((1, answered.shape[1]))
+    return withdraw_rank(find_rank(prompts.reading.arrange(answered)), reason)
+
+
+def withdraw_rank(spectrum: Spectrum, reason: str) -> Spectrum:
+    """The spectrum without its rank, and why."""
+    return replace(
+        spectrum,
+        rank=None,
+        reason=reason,
+        basis=spectrum.basis[:0],
+        coordinates=spectrum.coordinates[:, :0],
+    )
 
 
 def confirm_space(prompts: Prompts, spectrum: Spectrum) -> Spectrum:
@@ -122,19 +187,13 @@ def confirm_space(prompts: Prompts, spectrum: Spectrum) -> Spectrum:
         f"{spectrum.rank} directions explain {known} prompts, but not the next ones: the space that"
         " answers can reach is larger, or the prompts were too much alike."
     )
-    return replace(
-        spectrum,
-        rank=None,
-        reason=reason,
-        basis=spectrum.basis[:0],
-        coordinates=spectrum.coordinates[:, :0],
-    )
+    return withdraw_rank(spectrum, reason)
 
 
 def _measure_outside(prompts: Prompts, spectrum: Spectrum, known: int) -> float:
     """The largest root mean square of a fresh answer outside the space."""
     reading = prompts.reading
-    rows = reading.restore(reading.arrange(prompts.answered[known:])) - spectrum.mean
+    rows = reading.show(prompts.answered[known:]) - spectrum.mean
     outside = rows - (rows @ spectrum.basis.T) @ spectrum.basis
     return float(np.sqrt((outside**2).mean(axis=1).max()))
 

@@ -3,7 +3,8 @@ r"""The rank of answers, and whether their singular values support it.
 Logits are $y = W_U x + c$ with x of size h: after the mean over prompts is taken away, answers to n
 > h prompts have rank h and no more. Errors of size $\sigma$, independent from entry to entry, have
 singular values up to $\sigma(\sqrt{V} + \sqrt{n})$ (Marchenko and Pastur), so that the rank is seen
-where values stop well above that edge and the rest looks like such errors.
+where values stop well above that edge and the rest looks like such errors, or is what arithmetic
+leaves. Directions that move answers by less than the errors are not seen by anybody.
 
 The rank is that of x where a norm before the projection leaves all directions (none, RMSNorm), and
 one less where it takes the mean away (LayerNorm): a LayerNorm of size h without bias answers
@@ -17,15 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import EPS, Matrix, Vector
+from keyhole.learners.logits.number_formats import ARITHMETIC
 
 # Errors of singular values add to the values of the smallest directions: three times the next.
 SUPPORTED = 3.0
-# Errors of arithmetic have a shape of their own; below such a gap they must look like white noise.
-SHARP = 1e4
+_GAPS = 6  # the widest gaps are looked at: outlying directions make gaps of their own
 _WHITE = 1.1  # the largest value of white noise is at most this times the edge, all sizes tried
 _TAIL = 8  # values that must stand behind the gap, or nothing can be said of their shape
-# A tail above this times the errors that were declared holds more than errors.
-_DECLARED = 1.2
+# A tail above this times the errors that are known of holds more than errors.
+_KNOWN = 1.2
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -65,53 +66,58 @@ def find_rank(answers: Matrix, *, error: float = 0.0) -> Spectrum:
 
     Args:
         answers: one row per prompt.
-        error: standard deviation of the error of an answer that was declared, 0 for none.
+        error: standard deviation of the errors of an answer that are known of: what was declared,
+            and what the number format of answers leaves; 0 for none but those of arithmetic.
     """
     prompts, vocabulary = answers.shape
     mean = answers.mean(axis=0)
     left, values, right = np.linalg.svd(answers - mean, full_matrices=False)
     # Without its mean a batch has a direction less.
     values = values[: max(1, min(prompts - 1, vocabulary - 1))]
-    rank, gap = _find_widest_gap(values)
-    deviation = _measure_tail(values, rank, answers)
-    refusal = _doubt_gap(values, rank, gap, answers, (error, deviation))
-    if refusal:
+    errors = error, ARITHMETIC * float(np.abs(answers).max())
+    widest = _list_widest_gaps(values)
+    refusals = [_doubt_gap(values, rank, gap, answers.shape, errors) for rank, gap in widest]
+    chosen = refusals.index("") if "" in refusals else 0
+    rank, gap = widest[chosen]
+    deviation = _measure_tail(values, rank, answers.shape)
+    if refusals[chosen]:
         nothing = np.empty((0, vocabulary)), np.empty((prompts, 0))
-        return Spectrum(values, None, gap, prompts, deviation, refusal, *nothing, mean)
+        return Spectrum(values, None, gap, prompts, deviation, refusals[chosen], *nothing, mean)
     reason = (
         f"{rank} singular values stand {gap:.1e} times above the other {len(values) - rank}, which"
-        " are no larger than errors make them."
+        " are no larger than errors make them; a direction that moves answers by less than"
+        f" {values[rank] / np.sqrt(prompts * vocabulary):.0e} would not be seen."
     )
     coordinates = left[:, :rank] * values[:rank]
     seen = (values, rank, gap, prompts, deviation, reason)
     return Spectrum(*seen, right[:rank], coordinates, mean)
 
 
-def _find_widest_gap(values: Vector) -> tuple[int, float]:
-    """The number of values before the widest gap, and how wide it is."""
+def _list_widest_gaps(values: Vector) -> list[tuple[int, float]]:
+    """How many values stand before each of the widest gaps, and how wide it is; widest first."""
     if len(values) < 2 or values[0] == 0.0:
-        return 0, 1.0
+        return [(0, 1.0)]
     # Values below the rounding of the largest are noise of the decomposition itself.
     floor = EPS * values[0]
     ratios = np.maximum(values[:-1], floor) / np.maximum(values[1:], floor)
-    rank = int(np.argmax(ratios)) + 1
-    return rank, float(ratios[rank - 1])
+    order = np.argsort(-ratios, kind="stable")[:_GAPS]
+    return [(int(place) + 1, float(ratios[place])) for place in order]
 
 
-def _measure_tail(values: Vector, rank: int, answers: Matrix) -> float:
+def _measure_tail(values: Vector, rank: int, shape: tuple[int, int]) -> float:
     """The standard deviation of white noise with as much behind the gap as there is."""
-    prompts, vocabulary = answers.shape
+    prompts, vocabulary = shape
     tail = values[rank:]
     room = max(1, prompts - 1 - rank) * max(1, vocabulary - rank)
     return float(np.sqrt((tail @ tail) / room))
 
 
 def _doubt_gap(
-    values: Vector, rank: int, gap: float, answers: Matrix, errors: tuple[float, float]
+    values: Vector, rank: int, gap: float, shape: tuple[int, int], errors: tuple[float, float]
 ) -> str:
-    """Why the gap supports no rank; nothing where it does. Errors are declared, and measured."""
-    error, deviation = errors
-    prompts, vocabulary = answers.shape
+    """Why a gap supports no rank; nothing where it does. Errors: known ones, and of arithmetic."""
+    known, arithmetic = errors
+    prompts, vocabulary = shape
     if rank == 0:
         return "the answers are the same for all prompts."
     tail = values[rank:]
@@ -125,16 +131,27 @@ def _doubt_gap(
             f"only {len(tail)} singular values stand behind the gap, and {_TAIL} are needed."
             f" {_advise_prompts(prompts, vocabulary)}"
         )
-    edge = deviation * (np.sqrt(prompts - 1 - rank) + np.sqrt(vocabulary - rank))
-    if gap < SHARP and tail[0] > _WHITE * edge:
+    deviation = _measure_tail(values, rank, shape)
+    room = np.sqrt(prompts - 1 - rank) + np.sqrt(vocabulary - rank)
+    # What arithmetic leaves has a shape of its own, and is told by its size.
+    if known < arithmetic and tail[0] <= arithmetic * room:
+        return ""
+    if tail[0] > _WHITE * deviation * room:
         return (
             f"what stands behind the widest gap ({gap:.2g}) is not white noise: its largest value"
-            f" is {tail[0] / edge:.2g} times what noise of its size has."
+            f" is {tail[0] / (deviation * room):.2g} times what noise of its size has."
         )
-    if gap < SHARP and 0 < _DECLARED * error < deviation:
+    if deviation > _KNOWN * max(known, arithmetic):
         return (
-            f"what stands behind the widest gap ({gap:.2g}) is {deviation / error:.2g} times as"
-            " large as the errors of the answers."
+            f"what stands behind the widest gap ({gap:.2g}) is"
+            f" {deviation / max(known, arithmetic):.2g} times as large as the errors of the answers"
+            " that are known of: directions may be hidden in it. Declare --noise or --decimals if"
+            " the target has them."
+        )
+    if values[rank - 1] < SUPPORTED * known * room:
+        return (
+            f"the errors of the answers alone reach {known * room / values[rank - 1]:.2g} times as"
+            " far as the directions before the widest gap: they are too coarse."
         )
     return ""
 

@@ -8,12 +8,13 @@ are independent.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import permutations
+from itertools import groupby, permutations
 
 import numpy as np
 
 from keyhole._arrays import Indices, Matrix, Stack, Vector
 from keyhole.learners.tokens.ratios import Pair
+from keyhole.oracles.own_time import check_own_time
 
 Ask = Callable[[list[list[int]]], Matrix]
 _SHARE = 0.6  # of the rank of values, that is read at once
@@ -70,13 +71,23 @@ def decode_scores(
     many = count_read_at_once(changes)
     scores = np.zeros((heads, vocabulary, vocabulary))
     scores[:, :, 0] = first
+    blocks: list[tuple[Indices, int]] = []
     for query in range(1, vocabulary):
         others = rng.permutation(np.array([t for t in range(vocabulary) if t != query]))
-        blocks = [others[i : i + many] for i in range(0, len(others), many)]
-        for block in blocks:
-            answer = ask([[*block.tolist(), query]])[0] - lone[query]
-            scores[:, block, query] = _decode_block(changes, block, query, answer)
+        blocks += [(others[i : i + many], query) for i in range(0, len(others), many)]
+    # Prompts of one length are asked together.
+    for _, group in groupby(sorted(blocks, key=_measure_block), key=_measure_block):
+        asked = list(group)
+        answers = ask([[*block.tolist(), query] for block, query in asked])
+        for (block, query), answer in zip(asked, answers, strict=True):
+            check_own_time()
+            decoded = _decode_block(changes, block, query, answer - lone[query])
+            scores[:, block, query] = decoded
     return scores
+
+
+def _measure_block(block: tuple[Indices, int]) -> int:
+    return len(block[0])
 
 
 def _decode_block(changes: Stack, block: Indices, query: int, answer: Vector) -> Matrix:

@@ -1,8 +1,9 @@
 r"""A one-layer language model of attention alone, without norm and positions, from token ids.
 
-Single ids answer the sum of their values. Copies of two ids give the heads between each id and id
-0; prompts (1, s, 0) tell which head is which; all other scores are decoded from prompts of several
-ids. The number of heads is the smallest that explains the copies.
+Copies of two ids give the heads between each id and id 0; prompts (1, s, 0) tell which head is
+which; all other scores are decoded from prompts of several ids. The number of heads is the smallest
+that explains the copies. Single ids answer the sum of their values: what they answer beside it goes
+past the heads, as a residual stream does.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from keyhole.learners.verifying.ending import (
 from keyhole.learners.verifying.examination import examine_model
 from keyhole.learners.verifying.questions import QUERIES, read_limits
 from keyhole.models.layers.token_heads import TokenHeads
-from keyhole.oracles import Counted, Oracle
+from keyhole.oracles import Counted, Oracle, read_imperfection
+from keyhole.oracles.own_time import check_own_time
 from keyhole.oracles.tokens.ids import pack_ids
 
 MOST_HEADS = 4  # Cauchy matrices of more heads lose too many digits
 _EXPLAINED = 1e-9  # of the largest answer, left where the number of heads is right
+_DECLARED = 6.0  # times the declared errors of an answer, left likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,16 @@ class _Session:
         with self.oracle.phase("scores"):
             scores = decode_scores(self.ask, changes, lone, self.rng, first)
         # How values of id 0 are split among heads shows nowhere: alike.
-        return TokenHeads(changes + lone[0] / len(changes), scores)
+        values = changes + lone[0] / len(changes)
+        beside = lone - values.sum(axis=0)
+        largest = max(float(np.abs(lone).max()), float(np.abs(values).max()))
+        acts = float(np.abs(beside).max()) > self.allow_unexplained(largest)
+        return TokenHeads(values, scores, beside if acts else None)
+
+    def allow_unexplained(self, largest: float) -> float:
+        """What may be left of answers as large as that."""
+        stated = read_imperfection(self.oracle)
+        return max(_EXPLAINED * largest, _DECLARED * (stated.tolerance + stated.noise))
 
     def _ask_copies(self) -> Stack:
         """Answers by id from 1 on, and by ratio."""
@@ -133,12 +145,17 @@ class _Session:
     def _fit_pairs(self, moved: Stack) -> list[Pair] | None:
         tried = range(1, MOST_HEADS + 1) if self.known is None else (self.known,)
         largest = max(float(np.abs(moved).max()), 1e-300)
+        allowed = self.allow_unexplained(largest)
         for heads in tried:
-            pairs = [fit_pair(G, heads) for G in moved]
-            left = max(
-                pair.residual * float(np.abs(G).max()) for pair, G in zip(pairs, moved, strict=True)
-            )
-            if left <= _EXPLAINED * largest:
+            pairs = list[Pair]()
+            for G in moved:
+                check_own_time()
+                pair = fit_pair(G, heads)
+                # One pair that is left unexplained is enough: there are more heads.
+                if pair.residual * float(np.abs(G).max()) > allowed:
+                    break
+                pairs.append(pair)
+            if len(pairs) == len(moved):
                 self.found = heads
                 return pairs
         return None
@@ -152,8 +169,7 @@ class _Session:
         except BudgetSpent:
             return SPENT
         detail = (
-            "Up to four heads of attention alone, without norm, positions, residual or network,"
-            " were tried."
+            "Up to four heads of attention alone, without norm, positions or network, were tried."
         )
         return resolve_doubt(self.oracle, Doubt(status, None, detail), probe=(probe, answer))
 
@@ -167,15 +183,24 @@ class _Session:
             model=model,
             reason="Ids were asked, of which nothing but how often they come can be chosen.",
             determined=determined,
-            degrees_of_freedom=plan.degrees_of_freedom if model is not None else None,
+            degrees_of_freedom=_count_freedom(model, plan),
         )
         return conclude(self.oracle, ending, account)
 
 
+def _count_freedom(model: TokenHeads | None, plan: Plan) -> int | None:
+    """Numbers of the layer, of what goes past its heads too."""
+    if model is None:
+        return None
+    # One more vector is free, where something goes past the heads.
+    beside = 0 if model.direct is None else model.outputs * (model.outputs - 1)
+    return plan.degrees_of_freedom + beside
+
+
 _DETERMINED = (
-    "Values of ids are determined up to vectors that sum to zero over the heads, scores up to a"
-    " constant for every head and query id, heads up to their order; embeddings and the weights"
-    " behind these products are not."
+    "Values of ids are determined up to vectors that sum to zero over the heads (and what goes past"
+    " them, where something does), scores up to a constant for every head and query id, heads up to"
+    " their order; embeddings and the weights behind these products are not."
 )
 _UNCERTAIN = "The model is the nearest one found; nothing of it is certain."
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import Array, Rng, as_generator
+from keyhole._arrays import Array, Matrix, Rng, as_generator
 from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
 from keyhole.learners.base import Counterexample, Examined, Fresh, Status
@@ -16,7 +16,9 @@ from keyhole.learners.findings import Witness
 from keyhole.learners.verifying.declared_errors import SIGMAS, choose_ruler
 from keyhole.learners.verifying.ending import ONE_HEAD, Doubt, resolve_doubt, settle
 from keyhole.learners.verifying.examination import Examination, examine_model, measure_scatter
+from keyhole.learners.verifying.questions import read_limits
 from keyhole.models import Model
+from keyhole.models.layers.token_heads import TokenHeads
 from keyhole.oracles import Counted, Imperfection, Ledger, Oracle, oracle_of, read_imperfection
 
 
@@ -68,8 +70,21 @@ def verify(
                 f"the target answers {first.shape[1]} numbers, the model {model.outputs}."
             )
         ruler = choose_ruler(stated, model, bars or {}, rng=rng.spawn(1)[0])
-        seen = examine_model(counted, model, ruler=ruler, rng=rng)
+        seen = examine_model(
+            counted,
+            model,
+            ruler=ruler,
+            rng=rng,
+            limits=read_limits(counted, tokens=_list_ids(model)),
+        )
         return _judge_saved(counted, stated, seen)
+
+
+def _list_ids(model: Model) -> Matrix | None:
+    """The only tokens that a model on ids takes; nothing for any other."""
+    if not isinstance(model, TokenHeads):
+        return None
+    return np.arange(model.outputs, dtype=np.float64)[:, None]
 
 
 def _check_verifiable(oracle: Counted, model: Model, stated: Imperfection) -> None:

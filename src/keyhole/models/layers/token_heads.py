@@ -1,4 +1,4 @@
-r"""Attention between token ids: a sum of heads on one-hot tokens."""
+r"""Attention between token ids: a sum of heads on one-hot tokens, and what bypasses them."""
 
 from __future__ import annotations
 
@@ -17,30 +17,38 @@ from keyhole.models.yardsticks import Yardstick
 class TokenHeads(Face):
     r"""A one-layer language model of attention alone, by what its ids do to each other.
 
-    $$f(t_1 .. t_n) = \sum_h \sum_i \mathrm{softmax}_i(S_h[t_i, t_n])\,A_h[t_i]$$
+    $$f(t_1 .. t_n) = B[t_n] + \sum_h \sum_i \mathrm{softmax}_i(S_h[t_i, t_n])\,A_h[t_i]$$
 
     Not determined by answers: the order of heads, a constant added to a column of a head's scores,
-    and vectors that are added to all values of each head and sum to zero over the heads.
+    and vectors that are added to all values of each head and to all rows of B, where there is one,
+    and sum to zero over them.
 
     Args:
         values: A, the logits that every id adds when it is read, H x V x V.
         scores: S, of a key id (row) for a query id (column), H x V x V.
+        direct: B, the logits that the last id adds beside the heads, V x V; none when absent.
     """
 
     values: Float[Array, "heads vocabulary vocabulary"]
     scores: Float[Array, "heads vocabulary vocabulary"]
+    direct: Float[Array, "vocabulary vocabulary"] | None = None
     _heads: MultiHead = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("values", "scores"):
-            object.__setattr__(self, name, freeze_array(getattr(self, name)))
+        for name in ("values", "scores", "direct"):
+            held = getattr(self, name)
+            object.__setattr__(self, name, None if held is None else freeze_array(held))
         shape = self.values.shape
         if len(shape) != 3 or shape[1] != shape[2] or self.scores.shape != shape:
             raise InvalidInput(
                 "values and scores have one shape, heads x vocabulary x vocabulary; got"
                 f" {shape} and {self.scores.shape}."
             )
-        object.__setattr__(self, "_heads", MultiHead(self.scores, self.values))
+        if self.direct is not None and self.direct.shape != shape[1:]:
+            raise InvalidInput(
+                f"direct is vocabulary x vocabulary, {shape[1:]} here; got {self.direct.shape}."
+            )
+        object.__setattr__(self, "_heads", MultiHead(self.scores, self.values, U=self.direct))
 
     @property
     def width(self) -> int:

@@ -119,7 +119,13 @@ class TopAnswers(Wrapper):
         peak = logits.max(axis=1)
         rest = np.exp(logits - peak[:, None])
         whole = rest.sum(axis=1)[places]
+        if not raised.shape[1]:
+            return (peak[places] + np.log(whole))[:, None]
         lifted = rest[places[:, None], raised].sum(axis=1)
-        # Scaled by the bias, so that a large one does not overflow.
-        scaled = whole * np.exp(-self.bias) - lifted * np.expm1(-self.bias)
-        return (peak[places] + self.bias + np.log(scaled))[:, None]
+        with np.errstate(divide="ignore"):
+            others = peak[places] + np.log(np.maximum(whole - lifted, 0.0))
+        # By their own peak: far below the largest logit their exponentials would be none.
+        chosen = logits[places[:, None], raised]
+        top = chosen.max(axis=1)
+        own = top + np.log(np.exp(chosen - top[:, None]).sum(axis=1))
+        return np.logaddexp(others, own + self.bias)[:, None]

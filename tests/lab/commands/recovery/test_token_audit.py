@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import keyhole
 from keyhole.errors import InvalidInput
-from keyhole.lab.jobs import AuditJob, LearnJob, ReportJob
+from keyhole.lab.jobs import AuditJob, LearnJob, PlanJob, ReportJob, VerifyJob
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.reading import read_run
 from support.language_models import LanguageModel
@@ -24,10 +25,23 @@ answer = lambda ids: model(ids)
 trained_before = LanguageModel(60, 6, norm="rms", seed=8, projection=model.projection)
 layer = LanguageModel(60, 6, norm="layer", seed=3, shift=0.2)
 other_words = LanguageModel(61, 6, norm="rms")
-table = np.random.default_rng(0).normal(size=(60, 60))
+table = np.random.default_rng(0).normal(size=(20, 20))
 bigram = lambda ids: table[ids[:, -1]]
 failing = lambda ids: 1 / 0
 scores, values = np.random.default_rng(4).normal(size=(2, 8, 8))
+
+
+moved = lambda ids: 1.001 * attention(ids)
+asked = []
+
+
+def counting(ids):
+    asked.append(len(ids))
+    return model(ids)
+
+
+loud = lambda ids: 1e4 * model(ids)
+capped = lambda ids: 30 * np.tanh(model(ids) / 3)
 
 
 def attention(ids):
@@ -64,8 +78,9 @@ def test_an_audit_states_the_rank_and_the_size_behind_each_norm(place):
     assert (kept.rank, kept.verdict) == (None, "UNVERIFIED")
     assert "too few ids" in kept.reason
     assert kept.signature.finding == "UNVERIFIED"
-    # Every policy was applied here: each prompt was asked once.
-    assert record.data.queries.total <= 128 + 32
+    # Every policy was applied here: each prompt was asked once, of both snapshots.
+    assert "were tried" in first.function.reason
+    assert record.data.queries.total <= 2 * (128 + 32) + first.function.questions
 
 
 def test_what_is_stopped_is_stopped_by_the_first_policy_that_keeps_it(place):
@@ -75,7 +90,7 @@ def test_what_is_stopped_is_stopped_by_the_first_policy_that_keeps_it(place):
     assert all(policy.rank == H for policy in found.policies[:stopping])
     assert found.policies[stopping].rank is None
     # Nothing was given to compare with, so that nothing could be kept back.
-    assert found.stopped_by["signature of snapshots"] is None
+    assert "signature of snapshots" not in found.stopped_by
 
 
 def test_the_projection_is_written_as_it_is_known(place):
@@ -98,7 +113,7 @@ def test_singular_values_of_the_record_show_the_gap_that_is_stated(place):
 
 
 def test_a_model_without_a_bottleneck_has_no_size(place):
-    record = audit("bigram")
+    record = audit("bigram", vocabulary=20)
     assert record.data.tokens.policies[0].rank is None
     assert "UNVERIFIED" in record.data.sentence
     assert record.data.tokens.projection is None
@@ -131,7 +146,74 @@ def test_a_layer_of_attention_alone_is_learned_by_the_command(place):
         run_job(LearnJob("language_targets:attention", learner="exact", force=True, **options))
 
 
+def test_what_is_learned_is_planned_before_and_verified_after(place):
+    planned = run_job(PlanJob(tokens_in=True, vocabulary=8))
+    options = {"tokens_in": True, "vocabulary": 8}
+    learned = run_job(LearnJob("language_targets:attention", out="learned", **options))
+    assert learned.data.queries.total <= planned.data.queries.at_most
+    seen = run_job(VerifyJob("language_targets:attention", learned.data.model, tokens_in=True))
+    assert (seen.code, seen.data.verdict) == (0, "EXACT")
+    moved = run_job(VerifyJob("language_targets:moved", learned.data.model, **options))
+    assert (moved.code, moved.data.verdict) == (3, "CLASS_REFUTED")
+    keyhole.save(keyhole.Head(np.eye(2), np.ones((2, 1))), place / "head.safetensors")
+    with pytest.raises(InvalidInput, match="needs --vocabulary"):
+        run_job(PlanJob(tokens_in=True, width=4))
+    with pytest.raises(InvalidInput, match="a saved model of kind tokens"):
+        run_job(VerifyJob("language_targets:model", "head.safetensors", **options))
+
+
+def test_the_function_of_a_layer_of_attention_alone_follows_until_answers_are_coarse(place):
+    found = audit("attention", vocabulary=8).data.tokens
+    named = {policy.policy: policy.function for policy in found.policies}
+    assert named["full logits"].verdict == named["log-probabilities"].verdict == "EXACT"
+    assert named["full logits"].error < 1e-10
+    assert named["full logits"].limit == 15
+    errors = [named[f"logits to {k} decimals"].error for k in (6, 4, 2)]
+    assert errors == sorted(errors)
+    assert errors[0] < 1e-5
+    assert named["the 5 likeliest, no bias"].error is None
+    stopping = named[found.stopped_by["the function itself"]]
+    assert stopping.error is None or stopping.error > 0.01
+
+
+def test_a_budget_of_both_snapshots_is_kept_and_told(place, monkeypatch):
+    import language_targets
+
+    for budget in (1, 70, 100, 130):
+        del language_targets.asked[:]
+        record = audit("counting", against="language_targets:counting", budget=budget, force=True)
+        assert sum(language_targets.asked) <= budget
+        assert record.data.queries.total == sum(language_targets.asked)
+        first = record.data.tokens.policies[0]
+        assert (first.rank is None) == (budget < 80)
+        if first.rank is None:
+            assert record.code == 3
+            assert f"the budget of {budget} queries is spent" in first.reason
+
+
+def test_own_time_is_kept(place):
+    record = audit("model", max_seconds=1e-6)
+    assert record.code == 3
+    assert "(--max-seconds) are over" in record.data.tokens.policies[0].reason
+
+
+def test_logits_that_no_common_bias_lifts_are_read_all_the_same(place):
+    named = {policy.policy: policy for policy in audit("loud").data.tokens.policies}
+    assert named["the 5 likeliest with a bias, to 4 decimals"].rank == H
+
+
+def test_a_soft_cap_is_found_and_undone(place):
+    record = audit("capped")
+    first = record.data.tokens.policies[0]
+    assert first.rank == H
+    assert first.softcap == pytest.approx(30.0, rel=1e-9)
+    assert "once a soft cap of 30 is undone" in record.data.sentence
+    assert first.rotation.verdict == "WITHIN_TOLERANCE"
+
+
 def test_misuse_is_told(place):
+    with pytest.raises(InvalidInput, match="--ball, --fail-above means nothing"):
+        audit("bigram", fail_above=0.1, ball=2.0)
     with pytest.raises(InvalidInput, match="of your own in this process"):
         run_job(AuditJob("http://127.0.0.1:1/v2/models/m", tokens_in=True, vocabulary=V))
     with pytest.raises(InvalidInput, match="a vocabulary has 2 to"):
@@ -148,3 +230,4 @@ def test_a_target_that_fails_ends_the_audit_with_its_own_words(place):
     record = audit("failing")
     assert record.code == 3
     assert "ZeroDivisionError" in record.data.sentence
+    assert "start again with --force" in record.data.sentence

@@ -14,7 +14,11 @@ from keyhole.lab.jobs import PlanJob
 from keyhole.lab.jobs.job_parts import Reaching
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.recovery_records import Guarantee, PlannedClass, PlannedQueries, PlanRecord
-from keyhole.lab.targets.opening import open_target, read_declarations
+from keyhole.lab.targets.opening import (
+    open_target,
+    open_token_target,
+    read_declarations,
+)
 from keyhole.learners.base import Plan
 from keyhole.learners.choosing import plan_recovery
 from keyhole.learners.recognising.table import CLASSES
@@ -25,6 +29,8 @@ _REQUEST = 1 << 20  # bytes of a request that is not split
 
 def run_plan(job: PlanJob) -> Record[PlanRecord]:
     """What a recovery would cost, before a single query."""
+    if job.tokens_in:
+        return _plan_token_layer(job)
     width = job.width
     outputs = job.outputs
     latency = job.latency
@@ -71,6 +77,39 @@ def run_plan(job: PlanJob) -> Record[PlanRecord]:
         classes=tuple(PlannedClass(**asdict(one)) for one in plan.classes),
     )
     return Record(data, 0, (*_list_cost_rows(data), *_list_promise_rows(data)))
+
+
+def _plan_token_layer(job: PlanJob) -> Record[PlanRecord]:
+    """What a layer of attention alone on token ids would cost."""
+    from keyhole.learners.tokens.learner import TokenLayer
+
+    vocabulary = job.vocabulary
+    if vocabulary is None and job.target is not None:
+        vocabulary = open_token_target(job.target, None).outputs
+    if vocabulary is None or vocabulary < 3:
+        raise InvalidInput(
+            "a plan for token ids needs --vocabulary (a whole number >= 3) or a TARGET that knows"
+            f" its own; got {vocabulary}."
+        )
+    heads = job.heads or 1
+    plan = TokenLayer(heads).plan(1, outputs=vocabulary)
+    data = PlanRecord(
+        sentence=(
+            f"A layer of attention alone on {vocabulary:,} ids with"
+            f" {heads} head{'s' * (heads > 1)} has {plan.degrees_of_freedom:,} degrees of freedom:"
+            f" no learner can ask fewer than {plan.limit:,} queries; this one expects"
+            f" {plan.queries:,}."
+        ),
+        learner="tokens",
+        width=1,
+        outputs=vocabulary,
+        queries=PlannedQueries(
+            total=plan.queries, at_most=plan.at_most, by_phase=dict(plan.by_phase)
+        ),
+        degrees_of_freedom=plan.degrees_of_freedom,
+        limit=plan.limit,
+    )
+    return Record(data, 0, _list_cost_rows(data))
 
 
 def _describe_plan(plan: Plan, width: int) -> str:

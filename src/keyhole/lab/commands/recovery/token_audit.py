@@ -14,8 +14,10 @@ from safetensors.numpy import save
 from keyhole._arrays import pin_one_thread
 from keyhole._files import write_atomically
 from keyhole.claims import Verdict
-from keyhole.errors import InvalidInput, OracleError
+from keyhole.errors import BudgetSpent, InvalidInput, OracleError, OutOfTime
 from keyhole.lab.commands.recovery.learn import record_target_failure
+from keyhole.lab.commands.recovery.token_functions import follows, try_function
+from keyhole.lab.commands.recovery.token_snapshots import Snapshot, check_token_job
 from keyhole.lab.commands.shared import REFUSED, seed_generator
 from keyhole.lab.jobs import AuditJob
 from keyhole.lab.pages.token_audit_page import draw_token_audit_page
@@ -31,7 +33,7 @@ from keyhole.lab.runs.record_parts import (
 from keyhole.lab.runs.records import Record
 from keyhole.lab.runs.recovery_records import AuditRecord, StoppedAudit, TotalQueries
 from keyhole.lab.runs.rows import list_audit_rows
-from keyhole.lab.targets.opening import declare_target, label_target, open_token_target
+from keyhole.lab.targets.opening import label_target
 from keyhole.lab.targets.token_policies import TokenPolicy, list_token_policies
 from keyhole.learners.logits.projection import Ellipsoid, count_unknowns
 from keyhole.learners.logits.signature import compare_spaces
@@ -40,22 +42,22 @@ from keyhole.learners.logits.spaces import (
     count_least_questions,
     find_projection,
     find_space,
+    leave_open,
     refuse_projection,
+    withdraw_rank,
 )
 from keyhole.learners.logits.spectra import Spectrum, name_sizes
-from keyhole.oracles import Chunked, Counted, Oracle, read_imperfection
-from keyhole.oracles.tokens.remembered import Remembered
+from keyhole.oracles.own_time import Stopwatch, bound_own_work
 
-_LENGTH = 8  # tokens of a prompt, where no shorter ones are asked for
 _SHOWN = 48  # singular values behind the rank that a record keeps
 _MOST_SHOWN = 400
-_CALL = 1 << 22  # numbers that one call may answer
 _FOUND = Verdict.WITHIN_TOLERANCE.name
 _UNKNOWN = Verdict.UNVERIFIED.name
-SIZE, SPACE, ROTATION, SNAPSHOTS = (
+SIZE, SPACE, ROTATION, FUNCTION, SNAPSHOTS = (
     "hidden size",
     "space of the projection",
     "projection up to rotation",
+    "the function itself",
     "signature of snapshots",
 )
 
@@ -64,15 +66,9 @@ def audit_tokens(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
     """Try every policy of answers, write the page, return the record."""
     start = time.perf_counter()
     seed_generator(job.seed)
-    if job.resume:
-        raise InvalidInput(
-            "an audit of token ids is not resumed, since its target is in this process. Use"
-            " --force to replace it."
-        )
-    if job.prompts < 2:
-        raise InvalidInput(f"--prompts is a whole number from 2 on; got {job.prompts}.")
-    target = _Snapshot.open(job.target, job)
-    other = None if job.against is None else _Snapshot.open(job.against, job)
+    check_token_job(job)
+    target = Snapshot.open(job.target, job)
+    other = None if job.against is None else Snapshot.open(job.against, job)
     if other is not None and other.vocabulary != target.vocabulary:
         raise InvalidInput(
             f"{job.target} has {target.vocabulary} ids, {job.against} {other.vocabulary}; only"
@@ -80,97 +76,112 @@ def audit_tokens(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
         )
     name = f"audit-{label_target(job.target)}"
     with open_run_directory(name, out=job.out, resume=False, force=job.force) as directory:
+        tried = list[_Tried]()
         try:
             with pin_one_thread():
-                tried = [
-                    _try_policy(job, policy, target, other)
-                    for policy in list_token_policies(target.vocabulary)
-                ]
+                for policy in list_token_policies(target.vocabulary):
+                    first = tried[0].record if tried else None
+                    tried.append(_try_policy(job, policy, (target, other), first))
         except OracleError as error:
-            failed = record_target_failure(error, target.asked, StoppedAudit)
-            failed = structs.replace(failed, target=job.target, seed=job.seed, run=str(directory))
-            return Record(failed, REFUSED)
-        data = _record_audit(job, target, tried, directory)
+            return Record(_record_failure(job, error, target.asked, directory), REFUSED)
+        data = _record_audit(job, (target, other), tried, directory)
         data = structs.replace(data, seconds=Seconds(total=time.perf_counter() - start))
         rows = (*list_audit_rows(data), ("page", f"{directory}/report.html"))
-        record = Record(data, 0, rows)
+        cut = tried[0].cut
+        record = Record(data, REFUSED if cut else 0, rows)
         write_atomically(directory / "record.json", record.json() + b"\n")
         write_atomically(directory / "report.html", draw_token_audit_page(data).encode())
         return record
 
 
-@dataclass(slots=True)
-class _Snapshot:
-    """A model under audit, asked every prompt once."""
-
-    counted: Counted
-    oracle: Oracle
-    length: int
-
-    @classmethod
-    def open(cls, name: str, job: AuditJob) -> _Snapshot:
-        opened = open_token_target(name, job.vocabulary)
-        declared = declare_target(opened, job)
-        lengths = read_imperfection(declared).lengths
-        length = _LENGTH if lengths is None else min(_LENGTH, lengths[1])
-        counted = Counted(declared)
-        # Models may work out a row of logits for every position of a prompt.
-        at_once = max(1, _CALL // ((declared.outputs or 1) * length))
-        return cls(counted, Remembered(Chunked(counted, at_once * length)), length)
-
-    @property
-    def vocabulary(self) -> int:
-        return self.counted.outputs or 0
-
-    @property
-    def asked(self) -> int:
-        return self.counted.ledger.total().sequences
-
-    def prompt(self, policy: TokenPolicy, seed: int) -> Prompts:
-        """Prompts under a policy: the same ones under each, so that they are asked once."""
-        oracle = Counted(policy.wrap(self.oracle, seed))
-        return Prompts(oracle, policy.reading, seed_generator(seed), self.length)
+def _record_failure(job: AuditJob, error: OracleError, asked: int, directory: Path) -> StoppedAudit:
+    failed = record_target_failure(error, asked, StoppedAudit)
+    # Nothing is kept of an audit of ids, which is over before it could be resumed.
+    sentence = f"The audit stopped: {error} Mend the target and start again with --force."
+    return structs.replace(
+        failed, sentence=sentence, target=job.target, seed=job.seed, run=str(directory)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """A policy with what it gave away."""
+    """A policy with what it gave away; `cut` where the budget or the clock ended the attempt."""
 
     record: TokenPolicyRecord
     spectrum: Spectrum
     ellipsoid: Ellipsoid | None
+    cut: bool
 
 
 def _try_policy(
-    job: AuditJob, policy: TokenPolicy, target: _Snapshot, other: _Snapshot | None
+    job: AuditJob,
+    policy: TokenPolicy,
+    snapshots: tuple[Snapshot, Snapshot | None],
+    first: TokenPolicyRecord | None,
 ) -> _Tried:
+    """One policy against every attempt; `first` is what full logits give away."""
+    target, other = snapshots
+    watch = Stopwatch(job.max_seconds)
+    target.bound(watch, 0 if other is None else other.asked)
     prompts = target.prompt(policy, job.seed)
-    spectrum = find_space(prompts, job.prompts)
-    questions, asked = prompts.asked, len(prompts.answered)
-    signature = None
-    if other is not None:
-        # Other prompts than the first snapshot's: equal answers to equal prompts show nothing.
-        second = find_space(other.prompt(policy, job.seed + 1), job.prompts)
-        signature = _record_signature(spectrum, second)
-    wider, ellipsoid, rotation = _try_rotation(prompts, spectrum)
+    # A cap that full logits do not show is seen behind no policy.
+    prompts.may_be_capped = first is None or first.softcap is not None
+    with bound_own_work(watch):
+        spectrum, cut = _look_for_space(prompts, job.prompts)
+        spectrum = _hold_against_full(spectrum, first)
+        questions, asked = prompts.asked, len(prompts.answered)
+        wider, ellipsoid, rotation = _try_rotation(prompts, spectrum)
+        function = try_function(policy, target, job.seed, first and first.function)
+        signature = None
+        if other is not None:
+            other.bound(watch, target.asked)
+            # Other prompts than the first snapshot's: equal answers to equal prompts show nothing.
+            again = other.prompt(policy, job.seed + 1)
+            again.may_be_capped = prompts.may_be_capped
+            second, _ = _look_for_space(again, job.prompts)
+            signature = _record_signature(spectrum, second)
     rank = spectrum.rank
     record = TokenPolicyRecord(
         policy=policy.name,
         verdict=_UNKNOWN if rank is None else _FOUND,
         rank=rank,
         sizes={} if rank is None else name_sizes(rank),
+        softcap=prompts.reading.cap or None,
         gap=spectrum.gap,
-        reason=_explain_rank(policy, spectrum),
+        reason=spectrum.reason if cut else _explain_rank(policy, spectrum),
         spectrum=_choose_shown_values(spectrum),
         angle=None if rank is None else spectrum.error,
         prompts=asked,
         questions=questions,
         limit=None if rank is None else count_least_questions(rank, policy.reading),
         rotation=rotation,
+        function=function,
         signature=signature,
     )
     sys.stderr.write(f"{policy.name}: {describe_rank(record)}\n")
-    return _Tried(record, wider, ellipsoid)
+    return _Tried(record, wider, ellipsoid, cut)
+
+
+def _hold_against_full(spectrum: Spectrum, first: TokenPolicyRecord | None) -> Spectrum:
+    """No rank where full logits have more: errors hide directions weaker than themselves."""
+    full = None if first is None else first.rank
+    # Log-probabilities hide one direction of the vocabulary, which may be one of the answers'.
+    if full is None or spectrum.rank is None or spectrum.rank >= full - 1:
+        return spectrum
+    reason = (
+        f"{spectrum.rank} directions stand out, where full logits have {full}: the errors of these"
+        " answers hide the others."
+    )
+    return withdraw_rank(spectrum, reason)
+
+
+def _look_for_space(prompts: Prompts, most: int) -> tuple[Spectrum, bool]:
+    """The space of the answers, and whether the budget or the clock ended the search."""
+    try:
+        return find_space(prompts, most), False
+    except (BudgetSpent, OutOfTime) as cut:
+        count = len(prompts.answered)
+        return leave_open(prompts, f"stopped after {count:,} prompts: {cut}"), True
 
 
 def describe_rank(record: TokenPolicyRecord) -> str:
@@ -203,7 +214,10 @@ def _try_rotation(
     refusal = "no rank is known." if rank is None else refuse_projection(prompts.reading, rank)
     if rank is None or refusal:
         return spectrum, None, RotationRecord(verdict=_UNKNOWN, reason=refusal)
-    wider, ellipsoid = find_projection(prompts, rank)
+    try:
+        wider, ellipsoid = find_projection(prompts, rank)
+    except (BudgetSpent, OutOfTime) as cut:
+        return spectrum, None, RotationRecord(verdict=_UNKNOWN, reason=f"stopped: {cut}")
     cost = {"questions": prompts.asked, "limit": count_unknowns(rank)}
     if ellipsoid is None:
         reason = "the answers lie on no ellipsoid: no norm stands last, or errors hide it."
@@ -233,6 +247,8 @@ def _list_given_away(record: TokenPolicyRecord) -> set[str]:
         given |= {SIZE, SPACE}
     if record.rotation.verdict == _FOUND:
         given.add(ROTATION)
+    if follows(record.function):
+        given.add(FUNCTION)
     if record.signature is not None and record.signature.finding != _UNKNOWN:
         given.add(SNAPSHOTS)
     return given
@@ -246,17 +262,22 @@ def _find_stopping_policies(policies: list[TokenPolicyRecord]) -> dict[str, str 
             (
                 record.policy
                 for record, leaks in zip(policies, given, strict=True)
-                if what in given[0] and what not in leaks
+                if what not in leaks
             ),
             None,
         )
-        for what in (SIZE, SPACE, ROTATION, SNAPSHOTS)
+        for what in (SIZE, SPACE, ROTATION, FUNCTION, SNAPSHOTS)
+        if what in given[0]
     }
 
 
 def _record_audit(
-    job: AuditJob, target: _Snapshot, tried: list[_Tried], directory: Path
+    job: AuditJob,
+    snapshots: tuple[Snapshot, Snapshot | None],
+    tried: list[_Tried],
+    directory: Path,
 ) -> AuditRecord:
+    target, other = snapshots
     policies = [one.record for one in tried]
     found = TokenAudit(
         vocabulary=target.vocabulary,
@@ -276,7 +297,7 @@ def _record_audit(
         error_of="answers",
         policies=[],
         tokens=found,
-        queries=TotalQueries(total=target.asked),
+        queries=TotalQueries(total=target.asked + (0 if other is None else other.asked)),
         seed=job.seed,
         command=format_job_command("audit", job),
         run=str(directory),
@@ -285,16 +306,25 @@ def _record_audit(
 
 def _summarise_audit(found: TokenAudit) -> str:
     first = found.policies[0]
+    whole = ""
+    if FUNCTION in found.stopped_by:
+        whole = " The function itself follows: it is a layer of attention alone."
     if first.rank is None:
-        return f"No hidden size is seen even in full logits (UNVERIFIED): {first.reason}"
+        said = f"No hidden size is seen even in full logits (UNVERIFIED): {first.reason}"
+        return said + whole
     stopping = found.stopped_by[SIZE]
     ending = "no policy that was tried keeps it back"
     if stopping is not None:
         ending = f"the first policy that keeps it back is: {stopping}"
     return (
-        f"Full logits have rank {first.rank}: a hidden size of {first.sizes['rms']} behind no norm"
-        f" or an RMSNorm, of {first.sizes['layer']} behind a LayerNorm; {ending}."
+        f"Full logits{_name_cap(first)} have rank {first.rank}: a hidden size of"
+        f" {first.sizes['rms']} behind no norm or an RMSNorm, of {first.sizes['layer']} behind a"
+        f" LayerNorm; {ending}.{whole}"
     )
+
+
+def _name_cap(record: TokenPolicyRecord) -> str:
+    return "" if record.softcap is None else f", once a soft cap of {record.softcap:.6g} is undone,"
 
 
 def _write_projection(first: _Tried, directory: Path) -> str | None:

@@ -35,12 +35,14 @@ from keyhole.lab.targets.opening import (
     declare_target,
     load_askable_model,
     open_target,
+    open_token_target,
     simulate_policies,
 )
 from keyhole.learners.findings import Witness
 from keyhole.learners.verifying.saved_model import verify
 from keyhole.models import Model
 from keyhole.models.files import load_bars
+from keyhole.models.layers.token_heads import TokenHeads
 from keyhole.oracles import Budgeted, Counted, Oracle, count_asked_again, read_imperfection
 
 
@@ -49,13 +51,16 @@ def run_verify(job: VerifyJob) -> Record[VerifyRecord | StoppedVerify]:
     start = time.perf_counter()
     checked = _read_checked(job)
     width = _read_width(checked)
-    target = open_target(
-        job.target,
-        width=job.width if job.width is not None else width,
-        reaching=job,
-        layer=job.layer,
-        last=isinstance(checked, Side),
-    )
+    if job.tokens_in:
+        target = _open_token_target(job, checked)
+    else:
+        target = open_target(
+            job.target,
+            width=job.width if job.width is not None else width,
+            reaching=job,
+            layer=job.layer,
+            last=isinstance(checked, Side),
+        )
     timed = Counted(declare_target(simulate_policies(target, job.simulate, job.seed), job))
     # Verification costs queries like everything else.
     oracle = timed if job.budget is None else Budgeted(timed, job.budget)
@@ -84,6 +89,18 @@ def _read_checked(job: VerifyJob) -> Model | Side | Witness:
         f"verify takes a MODEL or --witness RUN, one of the two; got {given}. MODEL is a saved"
         " model, or a copy that answers: an .onnx file, package.module:callable, a weight file"
         " with --layer."
+    )
+
+
+def _open_token_target(job: VerifyJob, checked: Model | Side | Witness) -> Oracle:
+    """A target on token ids, which is held against a model on ids alone."""
+    if not isinstance(checked, TokenHeads):
+        raise InvalidInput(
+            "--tokens-in holds TARGET against a saved model of kind tokens, as `keyhole learn"
+            f" --tokens-in` writes it; got {job.model or job.witness}."
+        )
+    return open_token_target(
+        job.target, checked.outputs if job.vocabulary is None else job.vocabulary
     )
 
 
