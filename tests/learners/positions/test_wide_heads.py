@@ -12,8 +12,8 @@ from keyhole.learners.base import Status
 from keyhole.learners.positions.ball import NormBall
 from keyhole.learners.positions.placed import Asking, Placed, measure_linear_part
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
-from keyhole.learners.positions.wide.joint_fit import fit_heads
 from keyhole.learners.positions.wide.shift_split import split_by_shifts
+from keyhole.learners.positions.wide.wide_fit import fit_heads
 from keyhole.oracles.limits import Sized
 from support.seeds import few
 from support.wired_layers import answer_in_torch

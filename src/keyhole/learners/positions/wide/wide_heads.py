@@ -19,9 +19,9 @@ from keyhole.learners.positions.score_maps import (
     solve_queries,
     solve_rotary_keys,
 )
-from keyhole.learners.positions.wide.joint_fit import JointHeads, fit_heads
 from keyhole.learners.positions.wide.joint_reading import count_read_tokens, read_joint_scores
 from keyhole.learners.positions.wide.shift_split import WideSplit
+from keyhole.learners.positions.wide.wide_fit import JointHeads, fit_heads
 from keyhole.models import Wiring
 
 OVER = 1.7  # equations per unknown
