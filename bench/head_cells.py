@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import keyhole
-from keyhole import Hints, MultiHead, OneLayer, ReluNet
+from keyhole import Hints, MultiHead
 
 Array = np.ndarray
 Rng = np.random.Generator
@@ -263,37 +263,6 @@ class Narrow:
         return answers if model.c is None else answers + model.c.astype(narrow)
 
 
-@dataclass(frozen=True)
-class BeforeNetwork:
-    """Several heads, the rows of what they read side by side, before a ReLU network."""
-
-    heads: MultiHead
-    network: ReluNet
-
-    @property
-    def width(self) -> int:
-        """Size of a token."""
-        return self.heads.width
-
-    @property
-    def outputs(self) -> int:
-        """Numbers per answer."""
-        return self.network.outputs
-
-    def __call__(self, X: Array) -> Array:
-        """The network of the sum of what all heads write."""
-        return self.network(self.heads(X)[:, None])
-
-
-def draw_before_network(
-    rng: Rng, width: int, heads: int, hidden: int, outputs: int
-) -> BeforeNetwork:
-    """Heads that write into the stream of a network without biases."""
-    network = ReluNet.random(width, hidden=hidden, outputs=outputs, rng=rng)
-    free = ReluNet(network.W1, 0.0 * network.b1, network.W2, 0.0 * network.b2)
-    return BeforeNetwork(draw_heads(rng, heads, width, width), free)
-
-
 def _in_ball(target: Timed, _: Rng) -> Any:
     return keyhole.Bounded(keyhole.Local(target), float(np.sqrt(target.width)))
 
@@ -317,6 +286,11 @@ def _name_cells() -> dict[str, Cell]:
 
     def of(draw: Callable[..., Any], *sizes: Any, **extra: Any) -> Callable[[Rng], Any]:
         return lambda rng: draw(rng, *sizes, **extra)
+
+    def before(outputs: int) -> Callable[[Rng], Any]:
+        return lambda rng: keyhole.HeadsBeforeNetwork.random(
+            6, heads=2, hidden=8, outputs=outputs, rng=rng
+        )
 
     wiring = {"biased": True, "residual": "random"}
     cells = {
@@ -371,8 +345,8 @@ def _name_cells() -> dict[str, Cell]:
         ),
         "vocabulary 4,8,1": Cell(of(heads, 4, 8), "restricted", hints=_draw_vocabulary),
         "vocabulary 4,8,8": Cell(of(heads, 4, 8, 8), "restricted", hints=_draw_vocabulary),
-        "before ReLU 2,6,8,1": Cell(of(draw_before_network, 6, 2, 8, 1), "antisymmetric"),
-        "before ReLU 2,6,8,6": Cell(of(draw_before_network, 6, 2, 8, 6), "antisymmetric"),
+        "before ReLU 2,6,8,1": Cell(before(1), "several-heads-layer"),
+        "before ReLU 2,6,8,6": Cell(before(6), "several-heads-layer"),
     }
 
 
@@ -382,6 +356,6 @@ CELLS: Mapping[str, Cell] = _name_cells()
 def find_limit(model: Any) -> int | None:
     """Degrees of freedom over outputs, rounded up; None where they are not counted."""
     inner = getattr(model, "model", model)
-    if isinstance(inner, BeforeNetwork | OneLayer):
+    if isinstance(inner, keyhole.HeadsBeforeNetwork):
         return None
     return -(-keyhole.freedom(inner) // inner.outputs)

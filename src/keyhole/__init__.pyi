@@ -80,6 +80,7 @@ from keyhole.learners.one_head.nuclear import NuclearNorm as NuclearNorm
 from keyhole.learners.one_head.nystrom import Nystrom as Nystrom
 from keyhole.learners.one_layer.antisymmetric import Antisymmetric as Antisymmetric
 from keyhole.learners.one_layer.learner import OneLayerTransformer as OneLayerTransformer
+from keyhole.learners.one_layer.several_heads_layer import SeveralHeadsLayer as SeveralHeadsLayer
 from keyhole.learners.one_layer.smooth_layer import SmoothLayer as SmoothLayer
 from keyhole.learners.positions.learner import WiredLayer as WiredLayer
 from keyhole.learners.published.orthogonal import Orthogonal as Orthogonal
@@ -107,6 +108,7 @@ from keyhole.models.blocks.random_blocks import random_block as random_block
 from keyhole.models.blocks.transformer_block import TransformerBlock as TransformerBlock
 from keyhole.models.last_token.gated import Gated as Gated
 from keyhole.models.layers.attention_layer import AttentionLayer as AttentionLayer
+from keyhole.models.layers.heads_before_network import HeadsBeforeNetwork as HeadsBeforeNetwork
 from keyhole.models.layers.random_layers import random_layer as random_layer
 from keyhole.models.layers.tensor_row import TensorRow as TensorRow
 from keyhole.models.layers.wiring import Wiring as Wiring

@@ -52,6 +52,7 @@ from keyhole.models import (
     TransformerBlock,
     Wiring,
 )
+from keyhole.models.layers.heads_before_network import HeadsBeforeNetwork
 from keyhole.models.layers.tensor_row import TensorRow
 from keyhole.oracles import Counted, Imperfection, Oracle, read_imperfection
 from keyhole.oracles.own_time import Paced, Stopwatch, bound_own_work
@@ -197,6 +198,10 @@ def learn(
     learner: Literal["pre-norm-block", "post-norm-block"],
     **options: Unpack[_Options],
 ) -> Recovery[TransformerBlock]: ...
+@overload
+def learn(
+    oracle: Target, *, learner: Literal["several-heads-layer"], **options: Unpack[_Options]
+) -> Recovery[HeadsBeforeNetwork]: ...
 @overload
 def learn(
     oracle: Target, *, learner: Literal["smooth-network"], **options: Unpack[_Options]

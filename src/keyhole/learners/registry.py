@@ -132,6 +132,7 @@ LEARNERS: Mapping[str, Entry] = {
     "third-order": Entry("third_order.learner:ThirdOrder", "tensor"),
     "one-layer": Entry("one_layer.learner:OneLayerTransformer", "onelayer"),
     "smooth-layer": Entry("one_layer.smooth_layer:SmoothLayer", "onelayer"),
+    "several-heads-layer": Entry("one_layer.several_heads_layer:SeveralHeadsLayer", "onelayer"),
     "antisymmetric": Entry("one_layer.antisymmetric:Antisymmetric", "onelayer"),
     "tolerant": Entry(
         "tolerance.learner:Tolerant",

@@ -290,13 +290,17 @@ class MultiHead(Face):
         # A sum of no heads answers its constant, and has no values.
         return np.max([np.zeros(len(X)), *values], axis=0)
 
-    def yardstick(self, X: Sequences, eps: float) -> Yardstick:
-        """What a gap is measured by, summed over heads before any of them cancel."""
+    def reach(self, X: Sequences, eps: float) -> Reach:
+        """Size and rounding of the parts of an answer, per output, heads before they cancel."""
         alone = MultiHead(self.W, self.V, self.h)
         total = measure_beside(X[:, -1], self.U, self.c, self.outputs, eps)
         for head in alone.heads:
             total += head.reach(X, eps)
-        return total.summarise()
+        return total
+
+    def yardstick(self, X: Sequences, eps: float) -> Yardstick:
+        """What a gap is measured by; see `models.yardsticks`."""
+        return self.reach(X, eps).summarise()
 
     def __call__(self, X: Sequences) -> Answers:
         """Answers to a batch."""

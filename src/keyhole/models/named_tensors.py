@@ -15,13 +15,14 @@ from keyhole.models.attention import Factored, Head, MultiHead, SelfAttention
 from keyhole.models.baselines import Cell, Mlp, Recurrent
 from keyhole.models.last_token.gated import Gated
 from keyhole.models.layers.attention_layer import AttentionLayer
+from keyhole.models.layers.heads_before_network import HeadsBeforeNetwork
 from keyhole.models.layers.layer_maps import OPTIONAL
 from keyhole.models.layers.tensor_row import TensorRow
 from keyhole.models.layers.token_heads import TokenHeads
 from keyhole.models.layers.wiring import read_wiring
 from keyhole.models.relu import AbsAffine, ReluNet
 from keyhole.models.tensor import TensorAttention, TensorHeads
-from keyhole.models.transformer import OneLayer
+from keyhole.models.transformer import Network, OneLayer
 
 Words = dict[str, str]
 Tensors = dict[str, Array]
@@ -266,30 +267,61 @@ def restore_tokens(words: Mapping[str, str], tensors: Mapping[str, Array]) -> To
 
 def describe_one_layer(model: OneLayer) -> tuple[Words, Tensors]:
     """Words and tensors of a one-layer Transformer, named head.* and net.*."""
-    _, head = HEAD.describe(model.head)
-    written = {ReluNet: RELU, AbsAffine: ABSAFFINE, Gated: GATED}[type(model.net)]
-    about, net = written.describe(model.net)
-    tensors = {f"head.{name}": a for name, a in head.items()}
-    tensors |= {f"net.{name}": a for name, a in net.items()}
-    residual = "true" if model.residual else "false"
-    return about | {"residual": residual, "net_kind": written.name}, tensors
+    words, tensors = _describe_parts("head", HEAD, model.head, model.net)
+    return words | {"residual": "true" if model.residual else "false"}, tensors
+
+
+def describe_heads_before_network(model: HeadsBeforeNetwork) -> tuple[Words, Tensors]:
+    """Words and tensors of several heads before a network, named heads.* and net.*."""
+    return _describe_parts("heads", MULTIHEAD, model.heads, model.net)
+
+
+def _describe_parts(
+    part: str, kind: NamedTensors, attention: Any, net: Network
+) -> tuple[Words, Tensors]:
+    written = {ReluNet: RELU, AbsAffine: ABSAFFINE, Gated: GATED}[type(net)]
+    about, network = written.describe(net)
+    tensors = {f"{part}.{name}": a for name, a in kind.describe(attention)[1].items()}
+    tensors |= {f"net.{name}": a for name, a in network.items()}
+    return about | {"net_kind": written.name}, tensors
 
 
 def restore_one_layer(words: Mapping[str, str], tensors: Mapping[str, Array]) -> OneLayer:
     """A one-layer Transformer from the parts head.* and net.*."""
-    kind = words.get("net_kind")
     residual = words.get("residual")
-    if kind not in _NETWORKS or residual not in ("true", "false"):
+    if residual not in ("true", "false"):
         raise InvalidInput(
-            f"a onelayer file says net_kind ({' or '.join(_NETWORKS)}) and residual (true or false)"
-            f" in its metadata; got {kind!r} and {residual!r}."
+            f"a onelayer file says residual (true or false) in its metadata; got {residual!r}."
         )
-    parts = {part: take_part(tensors, part) for part in ("head", "net")}
-    known = {f"{part}.{name}" for part, named in parts.items() for name in named}
+    head, net = _restore_parts("onelayer", "head", HEAD, words, tensors)
+    return OneLayer(head, net, residual == "true")
+
+
+def restore_heads_before_network(
+    words: Mapping[str, str], tensors: Mapping[str, Array]
+) -> HeadsBeforeNetwork:
+    """Several heads before a network from the parts heads.* and net.*."""
+    return HeadsBeforeNetwork(*_restore_parts("headsnet", "heads", MULTIHEAD, words, tensors))
+
+
+def _restore_parts(
+    name: str,
+    part: str,
+    kind: NamedTensors,
+    words: Mapping[str, str],
+    tensors: Mapping[str, Array],
+) -> tuple[Any, Any]:
+    net_kind = words.get("net_kind")
+    if net_kind not in _NETWORKS:
+        raise InvalidInput(
+            f"a {name} file says net_kind ({' or '.join(_NETWORKS)}) in its metadata; got"
+            f" {net_kind!r}."
+        )
+    parts = {each: take_part(tensors, each) for each in (part, "net")}
+    known = {f"{each}.{name}" for each, named in parts.items() for name in named}
     if extra := set(tensors) - known:
-        raise InvalidInput(f"a onelayer file holds head.* and net.*; unknown {sorted(extra)}.")
-    net = _NETWORKS[kind].restore(words, parts["net"])
-    return OneLayer(HEAD.restore({}, parts["head"]), net, residual == "true")
+        raise InvalidInput(f"a {name} file holds {part}.* and net.*; unknown {sorted(extra)}.")
+    return kind.restore({}, parts[part]), _NETWORKS[net_kind].restore(words, parts["net"])
 
 
 def take_part(tensors: Mapping[str, Array], part: str) -> Tensors:

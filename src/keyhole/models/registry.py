@@ -19,6 +19,7 @@ from keyhole.models.blocks.block_files import describe_block, restore_block
 from keyhole.models.blocks.transformer_block import TransformerBlock
 from keyhole.models.last_token.gated import Gated
 from keyhole.models.layers.attention_layer import AttentionLayer
+from keyhole.models.layers.heads_before_network import HeadsBeforeNetwork
 from keyhole.models.layers.tensor_row import TensorRow
 from keyhole.models.layers.token_heads import TokenHeads
 from keyhole.models.named_tensors import (
@@ -32,11 +33,13 @@ from keyhole.models.named_tensors import (
     TENSOR_HEADS,
     TENSOR_ROW,
     UNIT,
+    describe_heads_before_network,
     describe_layer,
     describe_mlp,
     describe_one_layer,
     describe_recurrent,
     describe_tokens,
+    restore_heads_before_network,
     restore_layer,
     restore_mlp,
     restore_one_layer,
@@ -201,6 +204,13 @@ _KINDS = (
         sample=f"{_RANDOM}:draw_one_layer",
         portrait=f"{_PORTRAITS}:draw_one_layer_portrait",
         export=f"{_EXPORT}:add_one_layer",
+    ),
+    ModelKind(
+        name="headsnet",
+        model=HeadsBeforeNetwork,
+        describe=describe_heads_before_network,
+        restore=restore_heads_before_network,
+        called="onelayer",
     ),
     ModelKind(
         name="layer",

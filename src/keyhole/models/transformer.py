@@ -117,7 +117,7 @@ class OneLayer(Face):
     def lone(self) -> Network:
         """G, the network as a lone token meets it."""
         c = np.zeros(self.head.outputs) if self.head.c is None else self.head.c
-        return _compose_network(self.net, self.carry, c)
+        return compose_network(self.net, self.carry, c)
 
     def logits(self, X: Sequences) -> Float[Array, "batch heads length"]:
         """Attention scores before the softmax, as one row."""
@@ -126,7 +126,7 @@ class OneLayer(Face):
     def magnitude(self, X: Sequences) -> PerSequence:
         """Largest sum of sizes of what a token adds to its own answer, constants aside."""
         batch, length, width = X.shape
-        return _bound_change(self.lone(), X.reshape(-1, width)).reshape(batch, length).max(axis=1)
+        return bound_change(self.lone(), X.reshape(-1, width)).reshape(batch, length).max(axis=1)
 
     def yardstick(self, X: Sequences, eps: float) -> Yardstick:
         """What a gap is measured by; see `models.yardsticks`."""
@@ -142,7 +142,7 @@ class OneLayer(Face):
         return self.net.points(inputs + X[:, -1] if self.residual else inputs)
 
 
-def _bound_change(net: Network, x: Float[Array, "points width"]) -> PerSequence:
+def bound_change(net: Network, x: Float[Array, "points width"]) -> PerSequence:
     """A bound on |G(x) - G(0)|: the sizes of the slopes' terms, summed, of the largest output."""
     if isinstance(net, ReluNet):
         return (np.abs(x @ net.W1.T) @ np.abs(net.W2).T).max(axis=1)
@@ -151,7 +151,7 @@ def _bound_change(net: Network, x: Float[Array, "points width"]) -> PerSequence:
     return (np.abs(x @ net.n.T) @ np.abs(net.D) / 2 + np.abs(x @ net.P.T)).max(axis=1)
 
 
-def _compose_network(net: Network, T: Matrix, c: Array) -> Network:
+def compose_network(net: Network, T: Matrix, c: Array) -> Network:
     """The network x -> net(T x + c)."""
     if isinstance(net, ReluNet):
         return ReluNet(net.W1 @ T, net.b1 + net.W1 @ c, net.W2, net.b2, net.activation)

@@ -79,7 +79,7 @@ KIND_OF = {
     "multihead": {"several-heads", "low-rank"},
     "relu": {"network", "low-rank"},
     "smooth": {"smooth-network"},
-    "onelayer": {"one-layer", "smooth-layer", "network"},
+    "onelayer": {"one-layer", "smooth-layer", "several-heads-layer", "network"},
 }
 
 

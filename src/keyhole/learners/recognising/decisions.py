@@ -266,7 +266,7 @@ ADVICE: Mapping[str, str] = {
     "one-layer smooth": "Give the learner more room by naming it (--learner smooth-layer); several"
     " heads before a smooth network are not learned.",
     "one-layer": "Give the learner more room by naming it (--learner one-layer); deeper networks,"
-    " and several heads before one, are not learned.",
+    " and several heads before one with biases, are not learned.",
     "gated": "Give the learner more room by naming it (--learner gated-network): it takes three"
     " outputs or more.",
     "saturating": "Of smooth units GELU and SiLU are learned, others are not.",
@@ -326,7 +326,12 @@ LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "errors": (),
         "ball": (),
     },
-    "one-layer": {"plain": ("one-layer",), "cast": ("one-layer",), "errors": (), "ball": ()},
+    "one-layer": {
+        "plain": ("one-layer", "several-heads-layer"),
+        "cast": ("one-layer",),
+        "errors": (),
+        "ball": (),
+    },
     "one-layer smooth": {"plain": ("smooth-layer",), "cast": (), "errors": (), "ball": ()},
     "wired": {"plain": ("wired-layer",), "cast": (), "errors": (), "ball": ()},
 }

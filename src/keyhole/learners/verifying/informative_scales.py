@@ -14,6 +14,7 @@ import numpy as np
 from keyhole._arrays import Matrix, Sequences, Vector, rms
 from keyhole.learners.verifying.question_kinds import EVEN_SPREADS
 from keyhole.models import AbsAffine, AttentionLayer, Head, Model, MultiHead, OneLayer, ReluNet
+from keyhole.models.layers.heads_before_network import HeadsBeforeNetwork
 from keyhole.models.layers.tensor_row import TensorRow
 
 _TYPICAL = 8  # tokens that tell the scale of a head
@@ -47,6 +48,8 @@ def describe_subject(model: Model) -> Subject:
         heads = (model,)
     elif isinstance(model, MultiHead):
         heads = model.heads
+    elif isinstance(model, HeadsBeforeNetwork):
+        heads = model.heads.heads
     elif isinstance(model, OneLayer):
         heads = (model.head,)
     elif isinstance(model, AttentionLayer) and model.wiring.norm == "none":
@@ -71,6 +74,8 @@ def _acts(head: Head) -> bool:
 def _find_kink_size(model: Model) -> float | None:
     """Median size of the offsets of hidden units, in units of Gaussian tokens of length 1."""
     net = model.lone() if isinstance(model, OneLayer) else model
+    if isinstance(model, HeadsBeforeNetwork):
+        net = model.spread()
     if isinstance(net, AbsAffine):
         sizes = np.abs(net.t)
     elif isinstance(net, ReluNet):
