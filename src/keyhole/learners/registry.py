@@ -111,7 +111,7 @@ LEARNERS: Mapping[str, Entry] = {
     "balanced": Entry("casts.learner:Balanced", "head"),
     "labels": Entry("labels.learner:Labels", "head", (*_NOISE, LABELS), takes=("bits",)),
     "several-heads": Entry("several_heads.learner:SeveralHeads", "multihead"),
-    "heads-in-ball": Entry("heads_in_ball.learner:HeadsInBall", "multihead", (ROUNDING, BALL)),
+    "heads-in-ball": Entry("heads_in_ball.learner:HeadsInBall", "multihead", _NOISE),
     "layer": Entry("layer.learner:WholeLayer", "layer"),
     "wired-layer": Entry("positions.learner:WiredLayer", "wired", takes=("wiring",)),
     "pre-norm-block": Entry("blocks.learner:PreNormBlock", "block", (), takes=("wiring",)),

@@ -84,7 +84,8 @@ class Search:
         if is_budget_spent(self.target) or any(map(_is_decided, self.ends.values())):
             return False
         # Where copies and odds of exact answers act as in one head, further heads are faint.
-        if self.seen.label == "one head" and self.seen.format == "f64" and self.ends:
+        exact = self.seen.format == "f64" and self.stated.perfect
+        if self.seen.label == "one head" and exact and self.ends:
             return min(map(_measure_distance, self.ends.values())) <= _NEAR
         return True
 

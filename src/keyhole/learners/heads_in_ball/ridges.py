@@ -22,6 +22,7 @@ from keyhole.learners.several_heads.pairs import Unresolved
 _SLOPE_STEP = 2.0**-16  # over the radius, for central differences of first
 _CURVE_STEP = 2.0**-10  # and of second order
 _RANK = 1e-6  # of the largest singular value of all gradients
+_UNSEEN = 30.0  # times the noise of a gradient, within which it adds nothing
 _SPARE = 2  # gradients more than their rank
 _COMBINED = 4  # Hessians
 _COMPLEX = 1e-3  # imaginary parts of eigenvectors that rounding explains
@@ -120,8 +121,19 @@ def _solve_damped_step(J: Matrix, misfit: Vector, damping: float) -> Vector:
     return np.asarray(step / size, dtype=np.float64)
 
 
+def find_longest_step(noise: float) -> float:
+    """How far from a point differences are taken beside such noise, over the radius."""
+    return 0.0 if noise == 0.0 else max(noise ** (1 / 3), noise ** (1 / 4))
+
+
 def start_ridges(
-    ask: Map, points: Callable[[int], Matrix], radius: float, room: float, rng: np.random.Generator
+    ask: Map,
+    points: Callable[[int], Matrix],
+    radius: float,
+    room: float,
+    rng: np.random.Generator,
+    *,
+    noise: float = 0.0,
 ) -> Ridges:
     """Ridges to a few digits, their number found as the rank of gradients.
 
@@ -131,14 +143,17 @@ def start_ridges(
         radius: size of the domain, in which steps are measured.
         room: how far from 0 may be asked in any direction.
         rng: weights of outputs and Hessians.
+        noise: standard error of T, over its size.
 
     Raises:
         Unresolved: there is no ridge, or the pencil has no real eigenvectors.
     """
-    span = _span_gradients(ask, points, radius * _SLOPE_STEP)
+    # Differences of noisy values take steps at which their noise is about what they bend by.
+    slope = max(_SLOPE_STEP, noise ** (1 / 3))
+    span = _span_gradients(ask, points, radius * slope, max(_RANK, _UNSEEN * noise / slope))
     if not span.shape[1]:
         raise Unresolved
-    step = radius * _CURVE_STEP
+    step = radius * max(_CURVE_STEP, noise ** (1 / 4))
     every = np.stack([_measure_hessian(ask, y, span, step) for y in points(_COMBINED)])
     M = np.asarray(every @ rng.normal(size=every.shape[-1:]), dtype=np.float64)
     sizes = np.abs(M).max(axis=(1, 2))
@@ -163,7 +178,7 @@ def _find_pencil_eigenvectors(first: Matrix, second: Matrix) -> Matrix:
     return np.asarray(np.real(vectors), dtype=np.float64)
 
 
-def _span_gradients(ask: Map, points: Callable[[int], Matrix], step: float) -> Matrix:
+def _span_gradients(ask: Map, points: Callable[[int], Matrix], step: float, cut: float) -> Matrix:
     """An orthonormal basis of the space of gradients, one column per direction."""
     d = points(1).shape[1]
     gradients = np.zeros((0, d))
@@ -174,7 +189,7 @@ def _span_gradients(ask: Map, points: Callable[[int], Matrix], step: float) -> M
         slopes = (ask(y + moves) - ask(y - moves)).T
         gradients = np.concatenate([gradients, slopes / max(float(np.abs(slopes).max()), 1e-300)])
         _, sizes, basis = np.linalg.svd(gradients, full_matrices=False)
-        span = np.asarray(basis[sizes > _RANK * sizes[0]], dtype=np.float64).T
+        span = np.asarray(basis[sizes > cut * sizes[0]], dtype=np.float64).T
         # Complete once a few gradients have added nothing.
         if span.shape[1] in (0, d) or span.shape[1] + _SPARE * len(slopes) <= len(gradients):
             break

@@ -22,7 +22,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector, rms
-from keyhole.learners.heads_in_ball.ridges import Ridges, fit_ridges, start_ridges
+from keyhole.learners.heads_in_ball.ridges import (
+    Ridges,
+    find_longest_step,
+    fit_ridges,
+    start_ridges,
+)
 from keyhole.learners.several_heads.families import average_tokens_by_head
 from keyhole.learners.several_heads.pairs import Pairs, Unresolved
 from keyhole.learners.several_heads.signs import assemble_heads
@@ -31,6 +36,9 @@ from keyhole.oracles import Counted
 
 _LENGTH = 0.7  # of x, over the radius
 _INSIDE = 0.999  # of the ball, so that short steps stay in it
+_NOISES = 8.0  # standard errors that explain a misfit
+_MAGNIFIED = 1e3  # noise in a sum of all read-outs, over that of one answer
+_COARSEST = 1e-2  # noise over the size of T that steps are chosen for
 _TURN = 0.35  # angle between the first x and the others
 _SHORTER = (0.12, 0.04)  # angles to go by where that turn was too far
 _ENOUGH = 1.5  # answers per unknown
@@ -42,6 +50,8 @@ _SHRINKINGS = 60
 _PROBES = 6
 _SEEN = 64  # roundings
 _SIGN = 1e-3  # distance of a share from 0 or 1 at which it is one of them
+_EVENED = 8  # times as many sequences for signs, where answers are noisy
+_NOISY_SIGN = 0.05  # the same where answers are noisy
 _NOTHING = 1e-9  # read-outs below that count as zero
 
 
@@ -55,6 +65,7 @@ class Ball:
         B: sum of all read-outs.
         c: constant of the answers.
         roundoff: relative rounding of answers.
+        noise: standard error of answers.
     """
 
     oracle: Counted
@@ -62,17 +73,21 @@ class Ball:
     B: Matrix
     c: Vector
     roundoff: float
+    noise: float = 0.0
 
     def ask(self, x: Vector, Y: Matrix) -> Matrix:
         """T_x at every row of Y."""
         answers = self.oracle.ask(np.stack([Y + x, Y], axis=1))
         return 2 * (answers - self.c - Y @ self.B) - x @ self.B
 
-    def points(self, x: Vector, count: int, rng: np.random.Generator) -> Matrix:
-        """Points y with y and y + x inside the ball, half to all of the way out from -x/2."""
+    def points(self, x: Vector, count: int, rng: np.random.Generator, spare: float = 0.0) -> Matrix:
+        """Points y with y and y + x inside the ball, half to all of the way out from -x/2.
+
+        A step of `spare` radii from any of them stays in the ball.
+        """
         z = rng.normal(size=(count, len(x)))
         z /= np.sqrt((z * z).sum(axis=1, keepdims=True))
-        reach = (self.radius * _INSIDE) ** 2 - x @ x / 4
+        reach = (self.radius * (_INSIDE - spare)) ** 2 - x @ x / 4
         slant = np.abs(z @ x) / 2
         out = np.sqrt(slant**2 + reach) - slant
         return z * (out * rng.uniform(0.5, 1.0, size=count))[:, None] - x / 2
@@ -88,17 +103,18 @@ class Ball:
         Y = self.points(x, int(_ENOUGH * unknowns / self.B.shape[1]) + _MORE, rng)
         return Y, self.ask(x, Y)
 
-    @property
-    def fit(self) -> float:
-        """Misfit up to which ridges explain answers."""
-        return max(_FIT, 2.0**12 * self.roundoff)
+    def explains(self, misfit: float, T: Matrix) -> bool:
+        """Whether a misfit, over the size of T, is rounding or noise."""
+        # T holds twice the error of an answer, and those of B and c.
+        noise = _NOISES * 2.0 * self.noise / max(rms(T), 1e-300)
+        return misfit <= max(_FIT, 2.0**12 * self.roundoff, noise)
 
 
-def read_ball(oracle: Counted, radius: float, roundoff: float) -> Ball:
+def read_ball(oracle: Counted, radius: float, roundoff: float, noise: float = 0.0) -> Ball:
     """The constant and the sum of all read-outs, from single tokens."""
     d = oracle.width
     answers = oracle.ask(np.concatenate([np.zeros((1, d)), radius * np.eye(d)])[:, None])
-    return Ball(oracle, radius, (answers[1:] - answers[0]) / radius, answers[0], roundoff)
+    return Ball(oracle, radius, (answers[1:] - answers[0]) / radius, answers[0], roundoff, noise)
 
 
 def soften_ball(ball: Ball, rng: np.random.Generator) -> Ball:
@@ -126,8 +142,9 @@ def measure_heads_in_ball(ball: Ball, rng: np.random.Generator) -> tuple[Stack, 
             return np.zeros((0, len(x), len(x))), np.zeros((0, *ball.B.shape))
         start = _start_ridges_at(ball, x, rng)
     with ball.oracle.phase("measure"):
-        first, misfit = fit_ridges(start, *ball.answers(x, start, rng))
-        if not misfit <= ball.fit:
+        Y, T = ball.answers(x, start, rng)
+        first, misfit = fit_ridges(start, Y, T)
+        if not ball.explains(misfit, T):
             raise Unresolved
         turns = [_turn_ridges(ball, x, q, first, rng) for q in _draw_turn_directions(x, rng)]
         turns = [(x, first), *turns]
@@ -141,10 +158,17 @@ def _start_ridges_at(ball: Ball, x: Vector, rng: np.random.Generator) -> Ridges:
     def ask(Y: Matrix) -> Matrix:
         return ball.ask(x, Y)
 
-    def points(count: int) -> Matrix:
-        return ball.points(x, count, rng)
+    noise = 0.0
+    if ball.noise > 0.0:
+        size = rms(ask(ball.points(x, _PROBES, rng)))
+        noise = min(2.0 * ball.noise / max(size, 1e-300), _COARSEST)
+    spare = find_longest_step(noise)
 
-    return start_ridges(ask, points, ball.radius, (1 - _LENGTH) * ball.radius, rng)
+    def points(count: int) -> Matrix:
+        return ball.points(x, count, rng, spare)
+
+    room = (1 - _LENGTH) * ball.radius
+    return start_ridges(ask, points, ball.radius, room, rng, noise=noise)
 
 
 def _draw_turn_directions(x: Vector, rng: np.random.Generator) -> Matrix:
@@ -161,7 +185,8 @@ def _solve_head_matrices(X: Matrix, parts: Stack) -> Stack:
 def _is_silent(ball: Ball, x: Vector, rng: np.random.Generator) -> bool:
     """Whether y has no effect beyond rounding."""
     size = np.abs(ball.B).max() * ball.radius * len(x) + np.abs(ball.c).max()
-    return rms(ball.ask(x, ball.points(x, _PROBES, rng))) <= _SEEN * ball.roundoff * float(size)
+    nothing = _SEEN * ball.roundoff * float(size) + _NOISES * ball.noise
+    return rms(ball.ask(x, ball.points(x, _PROBES, rng))) <= nothing
 
 
 def _turn_ridges(
@@ -175,13 +200,14 @@ def _turn_ridges(
     Y, T = ball.answers(there, first, rng)
     found, misfit = fit_ridges(first, Y, T)
     for angle in _SHORTER:
-        if misfit <= ball.fit:
+        if ball.explains(misfit, T):
             break
         aside = np.cos(angle) * x + np.sin(angle) * q
-        near, misfit = fit_ridges(first, *ball.answers(aside, first, rng))
-        if misfit <= ball.fit:
+        beside = ball.answers(aside, first, rng)
+        near, misfit = fit_ridges(first, *beside)
+        if ball.explains(misfit, beside[1]):
             found, misfit = fit_ridges(_extrapolate_ridges(first, near, angle), Y, T)
-    if not misfit <= ball.fit:
+    if not ball.explains(misfit, T):
         raise Unresolved
     return there, found.match_order(first)
 
@@ -195,7 +221,8 @@ def _extrapolate_ridges(first: Ridges, near: Ridges, angle: float) -> Ridges:
 
 def sign_heads(ball: Ball, W: Stack, D: Stack, rng: np.random.Generator) -> MultiHead:
     """Heads with their signs, mirror pairs taken apart, from sequences of three tokens."""
-    floor = max(_NOTHING, 2.0**12 * ball.roundoff) / 2.0**15
+    noise = _NOISES * ball.noise / (ball.radius * max(float(np.abs(ball.B).max()), 1e-300))
+    floor = max(_NOTHING, 2.0**12 * ball.roundoff, _MAGNIFIED * noise) / 2.0**15
     pairs = Pairs(ball.oracle, ball.B, ball.c, np.ones_like(ball.c), floor, 0.0)
     M = _solve_mirror_readouts(ball, W, D, rng) if len(W) else D
     return assemble_heads(pairs, W, D, M)
@@ -203,19 +230,21 @@ def sign_heads(ball: Ball, W: Stack, D: Stack, rng: np.random.Generator) -> Mult
 
 def _solve_mirror_readouts(ball: Ball, W: Stack, D: Stack, rng: np.random.Generator) -> Stack:
     """Read-outs of -W: nothing or all where signs explain the answers, else by least squares."""
-    bends, left = _measure_mirror_bends(ball, W, D, len(W) + _MORE, rng)
+    count = (len(W) + _MORE) * (1 if ball.noise == 0.0 else _EVENED)
+    bends, left = _measure_mirror_bends(ball, W, D, count, rng)
     effect = np.asarray(-np.einsum("nhd,hdo->noh", bends, D), dtype=np.float64)
     solved = np.linalg.lstsq(effect.reshape(-1, len(W)), left.ravel(), rcond=None)[0]
     share = np.asarray(solved, dtype=np.float64)
     turned = np.round(share)
     # One number per head is enough where every head is turned round or not.
-    if np.abs(share - turned).max() <= _SIGN and np.isin(turned, (0, 1)).all():
+    sign = _SIGN if ball.noise == 0.0 else _NOISY_SIGN
+    if np.abs(share - turned).max() <= sign and np.isin(turned, (0, 1)).all():
         return -turned[:, None, None] * D
     enough = int(_ENOUGH * W.shape[0] * W.shape[1]) + _MORE
     bends, left = _measure_mirror_bends(ball, W, D, enough, rng)
     solved = np.linalg.lstsq(bends.reshape(len(left), -1), left, rcond=None)[0]
     M = np.asarray(solved, dtype=np.float64).reshape(D.shape)
-    M[np.abs(M).max(axis=(1, 2)) <= _SIGN * np.abs(D).max()] = 0.0
+    M[np.abs(M).max(axis=(1, 2)) <= sign * np.abs(D).max()] = 0.0
     return M
 
 

@@ -305,6 +305,7 @@ LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "plain": ("several-heads",),
         "cast": ("several-heads",),
         "errors": (),
+        "errors in ball": ("heads-in-ball",),
         "ball": ("heads-in-ball",),
     },
     "relu": {
@@ -336,6 +337,8 @@ LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "wired": {"plain": ("wired-layer",), "cast": (), "errors": (), "ball": ()},
 }
 
+_WIDE = 128  # outputs from which on a target is a whole layer first
+
 
 def find_label(facts: set[str]) -> LabelRow:
     """The first line of the decision table that fits."""
@@ -345,7 +348,7 @@ def find_label(facts: set[str]) -> LabelRow:
 def choose_terms(stated: Imperfection) -> str:
     """The column of `LEARNERS_BY_KIND` for what is declared or seen of answers and tokens."""
     if stated.absolute:
-        return "errors"
+        return "errors" if stated.token_bound is None else "errors in ball"
     if stated.token_bound is not None:
         return "ball"
     return "plain" if stated.roundoff <= EPS else "cast"
@@ -358,8 +361,12 @@ def list_learners(
     names: list[str] = []
     for kind in kinds:
         if not any(name in excluded for name in KINDS[kind]):
-            names += LEARNERS_BY_KIND[kind][terms]
-    # Both read several outputs at once, one with fewer questions, the other through rounding.
+            able = LEARNERS_BY_KIND[kind]
+            # A bound on tokens matters beside errors only where a learner says so.
+            names += able[terms if terms in able else "errors"]
+    # Both read several outputs at once: sums of heads with fewer questions, layers through rounding
+    # and where many heads of low rank fill the outputs.
     if "several-heads" in names and outputs > 1:
-        names.insert(names.index("several-heads") + (terms == "plain"), "layer")
+        after = terms == "plain" and outputs < _WIDE
+        names.insert(names.index("several-heads") + after, "layer")
     return tuple(dict.fromkeys(names))

@@ -127,7 +127,7 @@ class _Steps:
         """From the singular values of the derivatives."""
         sizes = _measure_weights(model)
         blocks = [
-            _differentiate_answers(model, X, sizes) / _measure_answer_sizes(model, X)[:, None, None]
+            differentiate_answers(model, X, sizes) / _measure_answer_sizes(model, X)[:, None, None]
             for X, _ in asked
         ]
         J = np.concatenate([block.reshape(-1, block.shape[2]) for block in blocks])
@@ -163,7 +163,7 @@ def _measure_weights(model: MultiHead) -> Stack:
     return np.concatenate(parts, axis=2)
 
 
-def _differentiate_answers(model: MultiHead, X: Stack, sizes: Stack) -> Stack:
+def differentiate_answers(model: MultiHead, X: Stack, sizes: Stack) -> Stack:
     """Derivatives of every answer by every scaled parameter, (batch, outputs, parameters)."""
     n, o = len(X), model.outputs
     last = X[:, -1]

@@ -106,6 +106,9 @@ class SeveralHeadsSession:
                 lone = read_lone_tokens(self.oracle)
             if self._recover_jointly(lone, measuring, checking):
                 return self._conclude_examined()
+            # Isolation reads one score at a time: too few to mend a model too large to be fitted.
+            if len(lone.c) > 1 and self._is_near() and not self.almost:
+                return self._conclude_refused()
             pairs = start_pairs(self.oracle, lone, self.roundoff)
             for way in ATTEMPTS:
                 if self._attempt(pairs, way, measuring, checking):
@@ -215,11 +218,10 @@ class SeveralHeadsSession:
     @property
     def almost(self) -> bool:
         """Whether the last model is nearly right and small enough to be fitted."""
-        return (
-            self.seen is not None
-            and self.seen.fresh.relative <= _ALMOST
-            and is_small_model(self.model)
-        )
+        return self._is_near() and is_small_model(self.model)
+
+    def _is_near(self) -> bool:
+        return self.seen is not None and self.seen.fresh.relative <= _ALMOST
 
     def polish_model(self, rng: np.random.Generator) -> MultiHead:
         """The last model fitted to fresh answers."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from keyhole._arrays import EPS, Array, PerSequence, Sequences
 from keyhole.learners.verifying.examination import EXACT, Ruler
-from keyhole.models import Head, Model
+from keyhole.models import Head, Model, MultiHead
 from keyhole.oracles import Imperfection
 
 SIGMAS = 6.0  # standard deviations that an answer may be off
@@ -34,8 +34,8 @@ def build_allowance(
     stated: Imperfection, model: Model, bars: Mapping[str, Array], *, rng: np.random.Generator
 ) -> Callable[[Sequences], PerSequence]:
     """How far an answer may be off: by its own errors, and by the model's error bars."""
-    others = list[Head]()
-    if isinstance(model, Head) and bars:
+    others = list[Head | MultiHead]()
+    if isinstance(model, Head | MultiHead) and bars:
         others = [_draw_within_bars(model, bars, rng) for _ in range(_DRAWS)]
 
     def allowance(X: Sequences) -> PerSequence:
@@ -47,7 +47,9 @@ def build_allowance(
     return allowance
 
 
-def _draw_within_bars(model: Head, bars: Mapping[str, Array], rng: np.random.Generator) -> Head:
+def _draw_within_bars(
+    model: Head | MultiHead, bars: Mapping[str, Array], rng: np.random.Generator
+) -> Head | MultiHead:
     tensors = {"W": np.asarray(model.W), "V": model.V, "h": model.h, "c": model.c, "U": model.U}
     known = {
         name: tensor for name, tensor in tensors.items() if tensor is not None and name in bars
