@@ -33,8 +33,8 @@ class LearnJob(Reaching, Wired, Hinting, Layering, Targeting):
         learner: auto, or one of exact, low-rank, nystrom, nuclear-norm, grid, restricted, noisy,
             balanced, labels, several-heads, heads-in-ball, layer, wired-layer, orthogonal,
             repetition, network, network-in-ball, noisy-network, smooth-network, gated-network,
-            third-order, one-layer, smooth-layer, pre-norm-block, post-norm-block, antisymmetric
-            and tolerant.
+            third-order, one-layer, smooth-layer, several-heads-layer, pre-norm-block,
+            post-norm-block, antisymmetric and tolerant.
         budget: never ask more sequences than this, verification included.
         max_seconds: stop after so many seconds of own work; waiting for the target is none.
         seed: seed of every random choice.
@@ -71,8 +71,8 @@ class PlanJob(Wired, Hinting, Layering, MaybeTargeting):
         learner: auto, or one of exact, low-rank, nystrom, nuclear-norm, grid, restricted, noisy,
             balanced, labels, several-heads, heads-in-ball, layer, wired-layer, orthogonal,
             repetition, network, network-in-ball, noisy-network, smooth-network, gated-network,
-            third-order, one-layer, smooth-layer, pre-norm-block, post-norm-block, antisymmetric
-            and tolerant.
+            third-order, one-layer, smooth-layer, several-heads-layer, pre-norm-block,
+            post-norm-block, antisymmetric and tolerant.
         latency: seconds that one request takes; measured on the metadata of a service when absent.
         in_flight: how many requests may be under way at once.
         tokens_in: the target takes token ids and answers a logit for each.
@@ -233,8 +233,8 @@ class TrialJob(Hinting):
         learner: auto, or one of exact, low-rank, nystrom, nuclear-norm, grid, restricted, noisy,
             balanced, labels, several-heads, heads-in-ball, layer, wired-layer, orthogonal,
             repetition, network, network-in-ball, noisy-network, smooth-network, gated-network,
-            third-order, one-layer, smooth-layer, pre-norm-block, post-norm-block, antisymmetric
-            and tolerant.
+            third-order, one-layer, smooth-layer, several-heads-layer, pre-norm-block,
+            post-norm-block, antisymmetric and tolerant.
         budget: never ask more sequences than this, verification included.
         seed: seed of the learner.
     """

@@ -60,12 +60,12 @@ def fit_noisy_heads(model: MultiHead, asked: Asked, deviation: float) -> FittedH
     outputs = model.outputs
     c = np.zeros(outputs) if model.c is None else model.c
     model = MultiHead(model.W, model.V, None, c)
-    misfit = _measure_misfit(model, asked)
+    misfit = _subtract_model(model, asked)
     for _ in range(_STEPS):
-        J = _differentiate(model, asked)
+        J = _differentiate_sums(model, asked)
         normal, along = J.T @ J, J.T @ misfit
         tried = [_step(model, normal, along, damping) for damping in _DAMPINGS]
-        left = [_measure_misfit(each, asked) for each in tried]
+        left = [_subtract_model(each, asked) for each in tried]
         sizes = np.nan_to_num([float(each @ each) for each in left], nan=np.inf)
         best = int(np.argmin(sizes))
         before = float(misfit @ misfit)
@@ -74,7 +74,7 @@ def fit_noisy_heads(model: MultiHead, asked: Asked, deviation: float) -> FittedH
         model, misfit = tried[best], left[best]
         if sizes[best] > (1.0 - _STILL) * before:
             break
-    return FittedHeads(model, _find_root(_differentiate(model, asked), misfit, deviation))
+    return FittedHeads(model, _find_root(_differentiate_sums(model, asked), misfit, deviation))
 
 
 def _find_root(J: Matrix, misfit: Vector, deviation: float) -> Matrix:
@@ -95,11 +95,11 @@ def _find_root(J: Matrix, misfit: Vector, deviation: float) -> Matrix:
     return deviation * inverse / sizes[:, None]
 
 
-def _measure_misfit(model: MultiHead, asked: Asked) -> Vector:
+def _subtract_model(model: MultiHead, asked: Asked) -> Vector:
     return np.concatenate([(answers - model(X)).ravel() for X, answers in asked])
 
 
-def _differentiate(model: MultiHead, asked: Asked) -> Matrix:
+def _differentiate_sums(model: MultiHead, asked: Asked) -> Matrix:
     """Derivatives of all answers by c, then by [W | V] of every head row by row."""
     heads, width, outputs = model.V.shape
     units = np.ones((heads, 1, width + outputs))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Indices, Mask, Matrix, Stack, Vector
-from keyhole.learners.joint_heads.soft_pairs import read_logits, take_shares
+from keyhole.learners.joint_heads.soft_pairs import invert_shares, take_shares
 
 Weights = tuple[float, float]
 FIRST: tuple[Weights, ...] = ((1.0, 1.0), (1.0, -1.0))
@@ -100,8 +100,8 @@ def _list_starts(crossings: Crossings, answers: Matrix) -> tuple[Indices, Matrix
     A, B = crossings.readouts.T[:, :, None]
     k, m = crossings.known.T[:, :, None]
     grid = np.broadcast_to(_GRID, (len(answers), len(_GRID)))
-    v = read_logits((answers[:, :1] - A * take_shares(k + grid)) / B) - m
-    u = read_logits((answers[:, :1] - B * take_shares(m + grid)) / A) - k
+    v = invert_shares((answers[:, :1] - A * take_shares(k + grid)) / B) - m
+    u = invert_shares((answers[:, :1] - B * take_shares(m + grid)) / A) - k
     found = [
         _find_near_roots(crossings, np.stack(pair, axis=2), answers[:, 1:2])
         for pair in ((grid, v), (u, grid))

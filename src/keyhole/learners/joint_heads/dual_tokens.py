@@ -28,7 +28,7 @@ from keyhole.learners.joint_heads.crossed_scores import (
 )
 from keyhole.learners.joint_heads.hard_pairs import Dependent, Unseparated
 from keyhole.learners.joint_heads.score_lengths import TARGET, Lengths, ScoreSizes
-from keyhole.learners.joint_heads.soft_pairs import SoftPairs, read_logits
+from keyhole.learners.joint_heads.soft_pairs import SoftPairs, invert_shares
 from keyhole.learners.joint_heads.turned_pairs import choose_turns, solve_turned_scores
 
 _LARGEST = 5.0  # a score beyond which a token is asked again, shorter
@@ -140,7 +140,7 @@ class DualTokens:
         left = np.arange(len(x))
         for _ in range(_ROUNDS):
             shares = self._ask(x[left], y[left], b[left]) / values[left]
-            logits = read_logits(shares)
+            logits = invert_shares(shares)
             good = np.abs(logits) <= _LARGEST
             forms[left[good]] = logits[good] / b[left[good]]
             left, large = left[~good], np.abs(logits[~good])

@@ -46,7 +46,7 @@ def take_shares(logits: Array) -> Array:
     return 0.5 * (1.0 + np.tanh(0.5 * logits))
 
 
-def read_logits(shares: Array) -> Array:
+def invert_shares(shares: Array) -> Array:
     """Score differences of shares; not a number outside 0 and 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(shares / (1.0 - shares))

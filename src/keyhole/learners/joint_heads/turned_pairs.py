@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Mask, Matrix, Stack
-from keyhole.learners.joint_heads.soft_pairs import read_logits, take_shares
+from keyhole.learners.joint_heads.soft_pairs import invert_shares, take_shares
 
 _AWAY = -9.0  # score of the head that is turned away
 _NEAR = 1.0  # what a choice of n may miss of the scores wanted
@@ -78,9 +78,9 @@ def solve_turned_scores(readouts: Matrix, scores: Stack, answers: Matrix) -> Mat
     for _ in range(_STEPS):
         before = found
         first = A * take_shares(scores[:, 0, 0] + before[:, 0])
-        v = read_logits((answers[:, 0] - first) / B) - scores[:, 0, 1]
+        v = invert_shares((answers[:, 0] - first) / B) - scores[:, 0, 1]
         second = B * take_shares(scores[:, 1, 1] + v)
-        u = read_logits((answers[:, 1] - second) / A) - scores[:, 1, 0]
+        u = invert_shares((answers[:, 1] - second) / A) - scores[:, 1, 0]
         found = np.stack([u, v], axis=1)
         change = np.abs(found - before).max(axis=1)
         if not (change > _SETTLED).any():
