@@ -48,6 +48,10 @@ from keyhole.oracles import Counted, Oracle, read_imperfection
 _LOOK = 45.0  # score by which a head looks at its own token, and away from others
 _LENGTH = 2.0**30  # of tokens; beside them the last one is nothing
 _CLOSE = 1e-6  # relative error of a network up to which the layer is examined
+_SCALES = tuple(10.0**k for k in range(-3, 4))  # of tokens at which units may bend
+_BENDS = 1e-9  # of the odd part: a departure from a linear map
+_TIMES = 4  # what one recovery of the odd part takes
+_BENT = "Lone tokens and their opposites do not differ by a linear map: units have biases."
 _CAPPED = "The odd part of f was looked at as a sum of heads: "
 
 
@@ -73,12 +77,13 @@ class SeveralHeadsLayer:
         """Twice what a sum of heads costs, then a network that takes all means side by side."""
         several = SeveralHeads()
         odd = several.plan(width, outputs=outputs, heads=self.heads)
+        largest = several.plan(width, outputs=outputs, heads=max(1, int(np.sqrt(width))))
         wide = self.heads * width
         hidden = 4 * width if self.hidden is None else self.hidden
         network = Network(hidden).plan(wide, outputs=outputs)
         return Plan(
             by_phase={**network.by_phase, "odd": 2 * odd.queries, "verify": QUERIES},
-            at_most=2 * several.plan(width, outputs=outputs).at_most + network.at_most + QUERIES,
+            at_most=2 * _TIMES * largest.queries + network.at_most + QUERIES + 6 * len(_SCALES) + 1,
             degrees_of_freedom=self.heads * width * width
             + hidden * (wide + outputs)
             + outputs * (wide + 1),
@@ -109,10 +114,15 @@ class _LayerOfHeads:
 
     def learn_scores(self, rng: np.random.Generator) -> Ending | None:
         """W of every head from the odd part, or why there is none."""
+        odd = Odd(self.oracle)
         with self.oracle.phase("odd"):
-            found = SeveralHeads().run(Odd(self.oracle), rng=rng)
+            if not _is_odd_part_linear(odd, rng):
+                return Ending(status=Status.NO_ODD_PART, detail=_BENT)
+            found = _learn_odd_part(odd, rng)
         if found.verdict is Verdict.BUDGET_SPENT:
             return SPENT
+        if found.status is Status.UNCHECKED:
+            return Ending(status=Status.UNCHECKED)
         model = found.model
         if model is None or not found.verdict.verified or model.h is not None:
             return Ending(status=Status.NO_ODD_PART, detail=_CAPPED + found.status.value)
@@ -210,6 +220,21 @@ class _LayerOfHeads:
         width = self.oracle.width
         scores = sum(head_freedom(width, rank=rank, value_rank=0) for rank in ranks)
         return scores + G.hidden * (G.width + G.outputs) + G.outputs * (G.width + 1)
+
+
+def _is_odd_part_linear(odd: Odd, rng: np.random.Generator) -> bool:
+    """Whether f(x) - f(-x) of lone tokens is linear: a unit with a bias bends it somewhere."""
+    x, y = rng.normal(size=(2, len(_SCALES), odd.width)) * np.array(_SCALES)[:, None]
+    one, other, both = np.split(odd.ask(np.concatenate([x, y, x + y])[:, None]), 3)
+    gap = np.abs(one + other - both).max(axis=1)
+    return bool((gap <= _BENDS * np.maximum(np.abs(one), np.abs(other)).max(axis=1)).all())
+
+
+def _learn_odd_part(odd: Odd, rng: np.random.Generator) -> Recovery[MultiHead]:
+    """The odd part as a sum of heads, with no more questions than a few attempts take."""
+    most = max(1, int(np.sqrt(odd.width)))
+    plan = SeveralHeads().plan(odd.width, outputs=odd.outputs or 1, heads=most)
+    return SeveralHeads(most=most, queries=_TIMES * plan.queries).run(odd, rng=rng)
 
 
 def _choose_last_tokens(W: Stack, tokens: Stack) -> Matrix:
