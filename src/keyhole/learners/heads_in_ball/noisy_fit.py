@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, PerSequence, Sequences, Stack, Vector
-from keyhole.learners.several_heads.joint_fit import differentiate_answers
+from keyhole.learners.several_heads.heads_fit import differentiate_answers
 from keyhole.learners.several_heads.pairs import Unresolved
 from keyhole.models import MultiHead
 

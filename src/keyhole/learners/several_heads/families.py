@@ -20,12 +20,12 @@ from keyhole.learners.several_heads.coinciding import (
     look_at_heads,
     split_merged_heads,
 )
+from keyhole.learners.several_heads.heads_fit import LARGEST, ask_soft_sequences, fit_heads_jointly
 from keyhole.learners.several_heads.isolation import (
     Isolation,
     add_row_columns,
     measure_boundary_columns,
 )
-from keyhole.learners.several_heads.joint_fit import LARGEST, ask_soft_sequences, fit_heads_jointly
 from keyhole.learners.several_heads.last_column import refine_row_columns
 from keyhole.learners.several_heads.pairs import Pairs, Unresolved
 from keyhole.learners.several_heads.rows import Rows, RowSearch, find_rows, measure_readouts

@@ -31,7 +31,7 @@ from keyhole.learners.several_heads.heads_account import (
     explain_heads_found,
     find_largest_rank,
 )
-from keyhole.learners.several_heads.joint_fit import (
+from keyhole.learners.several_heads.heads_fit import (
     count_soft_sequences,
     is_small_model,
     keep_acting_heads,
