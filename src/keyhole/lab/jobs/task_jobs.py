@@ -110,8 +110,8 @@ class LimitsJob(Job):
         task: one task; every one when absent.
         length: tokens of an input, about.
         bits: of a number, for what is excluded; what is known says how many it takes.
-        trained: a JSON file of what training found, drawn beside: a list of points with task,
-            length, size (heads times width) and error.
+        trained: what training found, drawn beside: the directory of a sweep of trainings, or a JSON
+            list of points with task, length, size (heads times width) and error.
         seed: seed of what is built for the picture of heads.
         out: run directory with a page: a plane of size against length for each task; none when
             absent.
@@ -172,7 +172,8 @@ class TrainJob(TaskSizing, Naming):
         places: layers read the position in the sequence too.
         inputs: how inputs of tasks with labels are drawn: one of their kinds (random, planted,
             balanced, near-miss), mixed, or strict (match2 and match3 modulo a prime: no 0, and no
-            match of three that a pair shows), the default where there is one.
+            match of three that a pair shows) or one-triple (match3 modulo length^4: uniform, or
+            with one planted triple), the default where there is one.
         samples: sequences to train on; fresh ones every step when absent.
         steps: steps of Adam.
         batch: sequences of a step.

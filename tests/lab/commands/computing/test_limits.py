@@ -5,9 +5,10 @@ import json
 import pytest
 
 from keyhole.errors import InvalidInput
-from keyhole.lab.jobs import LimitsJob
+from keyhole.lab.jobs import LimitsJob, SweepJob
 from keyhole.lab.pages.limits_page import describe_task_plane
 from keyhole.lab.running import run_job
+from keyhole.lab.runs.task_records import TrainedPoint
 from keyhole.tasks import TASKS
 
 
@@ -53,3 +54,60 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path):
         with pytest.raises(InvalidInput, match=words):
             run_job(job)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_trainings_of_a_sweep_stand_in_the_planes_of_their_tasks(tmp_path):
+    file = tmp_path / "few.toml"
+    file.write_text(
+        """
+name = "few"
+job = "train"
+[base]
+steps = 2
+seeds = 2
+tests = 5
+keep = false
+[[list]]
+task = "composition"
+symbols = 3
+model = "layers"
+embed = 8
+heads = 2
+[[list]]
+task = "sparse-average"
+length = 8
+q = 2
+embed = 4
+heads = 3
+[[list]]
+task = "match2"
+length = 6
+modulus = 7
+model = "mlp"
+hidden = 3
+[[list]]
+task = "match2"
+length = 6
+modulus = 7
+model = "constructed"
+"""
+    )
+    sweep = str(tmp_path / "few")
+    run_job(SweepJob(str(file), workers=0, out=sweep))
+    out = tmp_path / "limits"
+    data = run_job(LimitsJob("composition", out=str(out), trained=sweep)).data
+    # A function of 3 symbols and another one, and the token that asks; heads share the width of
+    # layers, and have each their own in a unit.
+    sizes = {(one.task, one.length, one.size) for one in data.trained}
+    assert sizes == {("composition", 7, 8.0), ("sparse-average", 8, 12.0)}
+    assert "trained, not found" in (out / "report.html").read_text()
+    with pytest.raises(InvalidInput, match="no store at"):
+        run_job(LimitsJob(trained=str(tmp_path), out=str(tmp_path / "other")))
+
+
+@pytest.mark.parametrize("error", [0.04, 0.06])
+def test_what_training_did_not_find_is_told_from_what_it_found(error):
+    row = run_job(LimitsJob("match3", length=16)).data.rows[0]
+    point = TrainedPoint(task="match3", length=16, size=8.0, error=error)
+    names = [line.name for line in describe_task_plane([row], [point]).lines]
+    assert ("trained" in names, "trained, not found" in names) == (error < 0.05, error > 0.05)

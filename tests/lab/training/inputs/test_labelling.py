@@ -122,3 +122,16 @@ def test_a_unit_of_width_six_learns_match2_without_an_error():
         "match2", length=8, modulus=11, embed=6, steps=400, seeds=3, tests=200, keep=False
     )
     assert run_job(job).data.errors == [0.0, 0.0, 0.0]
+
+
+def test_inputs_with_one_triple_are_uniform_but_for_every_other_one_that_has_a_match(rng):
+    task = Match3(6, 6**4)
+    lesson = choose_lesson(task, "one-triple")
+    X = lesson.draw(400, rng=rng)
+    matched = lesson.targets(X).any(axis=(1, 2))
+    assert matched[1::2].all()
+    # Chance gives a uniform sequence a match less often than 1 in 6 N, and twice or thrice the
+    # same token a little more.
+    assert matched[0::2].mean() < 0.15
+    with pytest.raises(keyhole.InvalidInput, match="--inputs of this match3 is one of"):
+        choose_lesson(Match3(6, 6**4 - 1), "one-triple")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import structs
@@ -26,8 +26,10 @@ from keyhole.lab.jobs import LimitsJob
 from keyhole.lab.pages.limits_page import draw_limits_page
 from keyhole.lab.runs.command_lines import format_job_command
 from keyhole.lab.runs.directories import open_run_directory
+from keyhole.lab.runs.reading import read_record
 from keyhole.lab.runs.record_parts import Seconds
 from keyhole.lab.runs.records import Record, take_fields
+from keyhole.lab.runs.store import read_rows
 from keyhole.lab.runs.task_records import (
     BuiltSize,
     HeadsLimit,
@@ -35,8 +37,9 @@ from keyhole.lab.runs.task_records import (
     ProvenRecord,
     TaskLimits,
     TrainedPoint,
+    TrainRecord,
 )
-from keyhole.tasks import TASKS, SparseAverage, find_kind, sizes_of
+from keyhole.tasks import TASKS, SparseAverage, find_kind, sizes_of, task_named
 
 # Lengths at which the planes are drawn.
 _LENGTHS = (8, 16, 32, 64, 128, 256)
@@ -153,13 +156,15 @@ def _weigh_heads(seed: int) -> list[HeadsLimit]:
 
 
 def _read_trained(path: str | None) -> list[TrainedPoint]:
-    """What training found, from a file of points.
+    """What training found, from a file of points or from the trainings of a sweep.
 
     Raises:
-        InvalidInput: the file is missing or is no list of points.
+        InvalidInput: it is missing, or neither.
     """
     if path is None:
         return []
+    if Path(path).is_dir():
+        return _read_trainings(Path(path))
     content = read_file(Path(path), f"{path} is not there: --trained names a JSON file of points.")
     try:
         return msgspec.json.decode(content, type=list[TrainedPoint])
@@ -167,6 +172,34 @@ def _read_trained(path: str | None) -> list[TrainedPoint]:
         raise InvalidInput(
             f"{path} is a JSON list of points with task, length, size and error each: {error}."
         ) from error
+
+
+def _read_trainings(directory: Path) -> list[TrainedPoint]:
+    """A point for each training of attention among the jobs of a sweep."""
+    rows = list(read_rows(directory / "store.sqlite"))
+    records = [read_record(row.record) for row in rows if row.record is not None]
+    return [
+        place_training(one) for one in records if isinstance(one, TrainRecord) and _has_width(one)
+    ]
+
+
+def _has_width(trained: TrainRecord) -> bool:
+    """Whether it is attention, whose size is a width."""
+    return trained.parameters > 0 and "embed" in trained.model_sizes
+
+
+def place_training(trained: TrainRecord) -> TrainedPoint:
+    """Where a training stands in the plane of its task: its length, its width over all heads."""
+    sizes = trained.model_sizes
+    # Layers divide their width among heads; units give each head the whole of it.
+    shared = "hidden" in sizes or "heads" not in sizes
+    width = float(cast(float, sizes["embed"]))
+    return TrainedPoint(
+        task=trained.task,
+        length=task_named(trained.task, **trained.task_sizes).length,
+        size=width if shared else width * float(cast(float, sizes["heads"])),
+        error=min(error for error in trained.errors if error is not None),
+    )
 
 
 def _describe_table(rows: list[TaskLimits]) -> str:
