@@ -166,3 +166,20 @@ MAKERS = {
     "bert": make_bert,
     "llama": make_llama,
 }
+
+
+def stack_blocks(blocks, *, causal):
+    """Blocks in a row, the last position answered."""
+
+    def read_all(block, X):
+        if causal:
+            return np.stack([block(X[:, : i + 1]) for i in range(X.shape[1])], axis=1)
+        # Without positions the order of the others does not matter: each is put last in turn.
+        return np.stack([block(np.roll(X, -1 - i, axis=1)) for i in range(X.shape[1])], axis=1)
+
+    def ask(X):
+        for block in blocks[:-1]:
+            X = read_all(block, X)
+        return blocks[-1](X)
+
+    return ask

@@ -178,9 +178,10 @@ def _is_decided(end: Recovery[Any]) -> bool:
     return end.verdict.verified or end.verdict is Verdict.NOT_IDENTIFIABLE
 
 
-def _rank_end(end: Recovery[Any]) -> tuple[bool, float]:
-    """Decided ends first, then the nearest model."""
-    return not _is_decided(end), _measure_distance(end)
+def _rank_end(end: Recovery[Any]) -> tuple[bool, float, bool]:
+    """Decided ends first, then the nearest model, then stages of a block before the last."""
+    partial = end.status is Status.UNITS_UNSEPARATED
+    return not _is_decided(end), _measure_distance(end), not partial
 
 
 def _measure_distance(end: Recovery[Any]) -> float:

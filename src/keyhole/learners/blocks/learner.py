@@ -24,7 +24,7 @@ from keyhole.learners.blocks.block_plans import (
     count_sequence_queries,
     guess_rank,
 )
-from keyhole.learners.blocks.far_tokens import FarTokens
+from keyhole.learners.blocks.far_tokens import FAR, FarTokens
 from keyhole.learners.blocks.head_scores import design_scores, find_score_maps
 from keyhole.learners.blocks.lone_fit import LoneAnswers, LoneFit, LoneMap
 from keyhole.learners.blocks.network_search import (
@@ -33,6 +33,7 @@ from keyhole.learners.blocks.network_search import (
     search_network,
 )
 from keyhole.learners.blocks.sequence_fit import Heads, SequenceFit
+from keyhole.learners.blocks.solving import linalg
 from keyhole.learners.blocks.unit_rest import SphereNetwork
 from keyhole.learners.blocks.unit_slices import choose_dimension, limit_units
 from keyhole.learners.blocks.value_maps import ValueMaps, count_value_queries, find_value_maps
@@ -49,6 +50,9 @@ _WEIGHTS = 24  # of others that a sequence shows, at least
 _LENGTH = 14  # of sequences, at least
 _NARROWEST = 6
 _SPLITS = 6  # tries to tell heads apart
+_CLUSTERED = 0.25  # of eigenvalues that are met again, at least, where heads add up
+_ALONE = 2  # tries with less, after which there are no heads
+_ADDED = 1e-2  # of a huge token, that a block adds to it at most
 _NEAR = (1.0, 0.4, 0.15)  # how far from the last token others are, as shares of the usual
 _UNKNOWNS = 9000  # of one fit, whose normal matrix is held
 
@@ -92,7 +96,7 @@ class PreNormBlock:
         rank = guess_rank(D + 1)
         heads = (D + 1) // rank
         by_phase = {
-            "values": count_value_queries(D),
+            "values": 1 + count_value_queries(D),
             "scores": design_scores(D, rank).queries,
             **count_network_queries(D, D + 1, k),
             "lone": count_lone_queries(D, k),
@@ -119,7 +123,7 @@ class PreNormBlock:
             bound_network_queries(D, D + 1) + count_lone_queries(D, limit_units(D))
         )
         sequences = max(count_sequence_queries(D, h, (D + 1) // h) for h in range(1, D + 1))
-        front = _SPLITS * count_value_queries(D) + len(_NEAR) * scores
+        front = 1 + _SPLITS * count_value_queries(D) + len(_NEAR) * scores
         return front + network + sequences + QUERIES + 16
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[TransformerBlock]:
@@ -180,11 +184,22 @@ class _BlockSession:
 
     def _find_values(self, asking: FarTokens) -> ValueMaps:
         with self.oracle.phase("values"):
+            self._check_growth(asking)
+            alone = 0
             for _ in range(_SPLITS):
-                values = find_value_maps(asking, rng=self.rng)
-                if values is not None:
-                    return values
+                tried = find_value_maps(asking, rng=self.rng)
+                if tried.maps is not None:
+                    return tried.maps
+                alone += tried.clustered < _CLUSTERED
+                if alone == _ALONE:
+                    raise Unfound(Status.BLOCK_DISAGREES, _NO_CLUSTERS)
         raise Unfound(Status.UNSEPARATED, _UNSPLIT)
+
+    def _check_growth(self, asking: FarTokens) -> None:
+        """Raise unless a huge last token comes back with little added."""
+        y = asking.draw_on_sphere(1, self.rng)
+        if not linalg.norm(asking.ask_lone(y)) < _ADDED * FAR * asking.radius:
+            raise Unfound(Status.BLOCK_DISAGREES, _NO_RESIDUAL)
 
     def _find_network(self, asking: FarTokens, values: ValueMaps) -> LoneMap:
         """Subspaces one after the other, larger ones where units filled them."""
@@ -280,6 +295,12 @@ _UNSPLIT = (
     "No weights of heads showed as multiple eigenvalues: a single head, heads of fewer than four"
     " numbers, heads that share values, positions, another norm or eps, or no block of this build."
 )
+_NO_CLUSTERS = (
+    "Weights of heads would show as multiple eigenvalues, and twice there were next to none:"
+    " another norm or eps, heads of fewer than four numbers, several layers, or no block of this"
+    " build."
+)
+_NO_RESIDUAL = "A huge token is not given back with little added, as by a norm beside a residual."
 _UNEVEN = "Too few weights of tokens could be read: scores are too large for tokens that are asked."
 _TOO_LARGE = (
     f"A fit of all weights would hold more than {_UNKNOWNS:,} unknowns, which is not attempted."

@@ -26,7 +26,7 @@ _SIZE = 0.75  # of the radius, of the base tokens
 _PAIRS = ((0, 1), (0, 2), (1, 2))
 _TOLERANCES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)  # of eigenvalues that are one
 _REAL = 1e-2  # imaginary parts of eigenvalues that differences leave
-_APART = 1e-3  # least singular value of all rows together
+_APART = 1e-5  # least singular value of all rows together
 _EXPLAINED = 3e-3  # what the base sequence itself may leave
 
 
@@ -75,14 +75,36 @@ def count_value_queries(dimension: int) -> int:
     return 6 * dimension + 2
 
 
-def find_value_maps(asking: FarTokens, *, rng: np.random.Generator) -> ValueMaps | None:
-    """The value maps from one base sequence; None where it did not tell heads apart."""
+@dataclass(frozen=True, slots=True)
+class TriedValues:
+    """What one base sequence showed.
+
+    Args:
+        maps: the value maps; None where heads were not told apart.
+        clustered: the share of eigenvalues that are met again, in the clearest pencil: a half or
+            more where heads of four numbers add up, next to nothing where they do not.
+    """
+
+    maps: ValueMaps | None
+    clustered: float
+
+
+def find_value_maps(asking: FarTokens, *, rng: np.random.Generator) -> TriedValues:
+    """The value maps from one base sequence."""
     base = _measure_slopes(asking, rng)
     for tolerance in _TOLERANCES:
         found = _read_at(base, tolerance)
         if found is not None and found.left < _EXPLAINED:
-            return found
-    return None
+            return TriedValues(found, 1.0)
+    return TriedValues(None, _measure_clusters(base))
+
+
+def _measure_clusters(base: _Base) -> float:
+    sizes = [
+        sum(size for _, size in _cluster_pencil(base.J[i], base.J[j], _TOLERANCES[-1]))
+        for i, j in _PAIRS
+    ]
+    return max(sizes) / base.J.shape[1]
 
 
 def _measure_slopes(asking: FarTokens, rng: np.random.Generator) -> _Base:

@@ -171,7 +171,7 @@ LABELS: tuple[LabelRow, ...] = (
     LabelRow(
         "norm",
         ("norm", "far line"),
-        ("wired",),
+        ("wired", "block"),
         "Far out the answer follows the direction of the token, and the token itself is added: a"
         " norm beside a residual.",
         bars=("straight",),
@@ -179,7 +179,7 @@ LABELS: tuple[LabelRow, ...] = (
     LabelRow(
         "norm",
         ("norm",),
-        ("wired",),
+        ("wired", "block"),
         "Far out the answer follows the direction of the token, not its length: there is a norm.",
         bars=("straight",),
     ),
@@ -259,7 +259,8 @@ ADVICE: Mapping[str, str] = {
     "heads": "Name a learner (--learner low-rank, several-heads).",
     "third order": "Give the learner more room by naming it (--learner third-order): it learns one"
     " unit of third order.",
-    "norm": "Tell the norm (--norm rms or layer, --positions), or ask the layer behind it.",
+    "norm": "Tell the norm (--norm rms or layer, --positions), or ask the layer behind it; of whole"
+    " blocks those with LayerNorms and smooth units are learned.",
     "average": "Only attention by softmax before a ReLU network is learned.",
     "homogeneous": "Only attention by softmax, one unit of third order, and networks with one"
     " hidden layer are learned.",
@@ -289,6 +290,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "one-layer": ("onelayer",),
     "one-layer smooth": ("onelayer",),
     "wired": ("wired",),
+    "block": ("block",),
 }
 
 # Learners of a kind, by what is declared or seen of answers and tokens.
@@ -335,6 +337,12 @@ LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "one-layer smooth": {"plain": ("smooth-layer",), "cast": (), "errors": (), "ball": ()},
     "wired": {"plain": ("wired-layer",), "cast": (), "errors": (), "ball": ()},
+    "block": {
+        "plain": ("pre-norm-block", "post-norm-block"),
+        "cast": (),
+        "errors": (),
+        "ball": (),
+    },
 }
 
 _WIDE = 128  # outputs from which on a target is a whole layer first

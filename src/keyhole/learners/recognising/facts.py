@@ -9,6 +9,7 @@ from keyhole.learners.recognising.identities import Evidence
 from keyhole.learners.recognising.scale import Scale
 from keyhole.learners.recognising.table import FINDINGS
 
+_LINE = 0.1  # of a far answer, by which it grows where a residual is added
 _GROWTH = 10.0**2.6  # of an answer to a token that grows a hundredfold
 _TURNS_EVENLY = 0.5
 _LONE = ("x", "-x", "y", "x+y", "far x", "far y")
@@ -46,7 +47,7 @@ def list_facts(evidence: Evidence, found: dict[str, str], scale: Scale) -> set[s
         "norm": _turns_far_out(evidence) and not _grows(evidence),
         "grows": _grows(evidence),
         "levels off": _vanishes(evidence, {"2z": 1.0, "4z": -1.0}),
-        "far line": _differs(evidence, {"2z": 1.0, "4z": -1.0}),
+        "far line": _is_far_line(evidence),
         "unmoved by a shift": _vanishes(evidence, {"2z": 1.0, "2z+1": -1.0}),
         "copies and odds hold": evidence.agree("copies") and evidence.agree("odds"),
         "average": _is_average(evidence),
@@ -144,6 +145,14 @@ def _turns_far_out(evidence: Evidence) -> bool:
     first, second = np.abs(one - at).max(), np.abs(other - at).max()
     seen = min(first, second) > 2 * float(band.allowed.max())
     return bool(seen and np.abs(one + other - 2 * at).max() < _TURNS_EVENLY * (first + second))
+
+
+def _is_far_line(evidence: Evidence) -> bool:
+    """Whether far answers grow with the token, not only by what is left of a constant."""
+    if not _differs(evidence, {"2z": 1.0, "4z": -1.0}):
+        return False
+    near, far = (evidence.answers[name] for name in ("2z", "4z"))
+    return bool(np.abs(far - near).max() > _LINE * np.abs(far).max())
 
 
 def _grows(evidence: Evidence) -> bool:

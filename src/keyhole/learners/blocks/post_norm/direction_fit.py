@@ -25,6 +25,7 @@ _STEPS = 14
 _DAMPING = 1e-13
 _SMALL = 1e-14  # what rounding leaves
 _NEARLY = 1e-11
+_TELLING = 5e-6  # an eps that settles the factor of K and b
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -179,8 +180,10 @@ class DirectionFit:
                 np.tensordot(left, front, ((0, 1), (0, 1))),
             ]
         )
-        step = solve_scaled(join_normal(D, table, front), g, damping)
-        return self._move(held, step)
+        N = join_normal(D, table, front)
+        if self.model.eps < _TELLING:
+            _hold_factor(N, table.shape[1], held.front)
+        return self._move(held, solve_scaled(N, g, damping))
 
     def _slope_front(self, held: TokenMap, norm: SecondNorm, slope: Matrix) -> Array:
         """Derivatives by K, b, gain and lengths (p x o x parameters)."""
@@ -206,6 +209,14 @@ class DirectionFit:
         )
         front = Front(held.front.K + K.reshape(dim, width), held.front.b + b)
         return TokenMap(front, behind, held.lengths + lengths)
+
+
+def _hold_factor(N: Matrix, first: int, front: Front) -> None:
+    """Keep a step from changing the common factor of K and b, which a small eps hardly shows."""
+    along = np.concatenate([front.K.ravel(), front.b])
+    along *= np.sqrt(np.diag(N).max()) / linalg.norm(along)
+    rows = slice(first, first + len(along))
+    N[rows, rows] += np.outer(along, along)
 
 
 def leave_directions(seen: Turned, phi: Matrix) -> tuple[Matrix, Array]:

@@ -21,6 +21,7 @@ from keyhole.learners.blocks.block_ends import BlockReport, Unfound, check_room
 from keyhole.learners.blocks.block_plans import guess_rank
 from keyhole.learners.blocks.post_norm.attention_fit import AttentionFit, WholeFront
 from keyhole.learners.blocks.post_norm.direction_fit import DirectionFit, TokenMap, TokenModel
+from keyhole.learners.blocks.post_norm.direction_rest import DirectionMap
 from keyhole.learners.blocks.post_norm.direction_search import (
     bound_search_queries,
     choose_first_dimension,
@@ -28,6 +29,7 @@ from keyhole.learners.blocks.post_norm.direction_search import (
     search_directions,
 )
 from keyhole.learners.blocks.post_norm.locks import (
+    LOCK_LENGTH,
     FrontMaps,
     LockSearch,
     bound_lock_queries,
@@ -37,22 +39,25 @@ from keyhole.learners.blocks.post_norm.output_norm import (
     OutputNorm,
     count_norm_queries,
     find_output_norm,
+    refine_output_norm,
 )
 from keyhole.learners.blocks.post_norm.settling_plans import (
     count_token_queries,
     count_whole_queries,
 )
-from keyhole.learners.blocks.post_norm.token_sphere import TokenSphere, invert_front
+from keyhole.learners.blocks.post_norm.token_sphere import FAR, TokenSphere, invert_front
 from keyhole.learners.blocks.post_norm.weight_reading import (
     WeightReader,
     choose_score_rank,
     count_weight_queries,
 )
+from keyhole.learners.blocks.solving import linalg
 from keyhole.learners.blocks.unit_slices import choose_dimension, limit_units
 from keyhole.learners.positions.ball import NormBall
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import AttentionLayer, Norm, ReluNet, TransformerBlock, Wiring
 from keyhole.models.last_token.even_parts import EVEN_PARTS
+from keyhole.models.layers.wiring import USUAL_EPS
 from keyhole.oracles import Counted, Oracle
 
 USUAL_POST_EPS = 1e-12  # as in BERT
@@ -61,6 +66,11 @@ _SETTLED = 1e-9  # what a fit may leave
 _WEIGHTS = 24  # of others that a sequence shows, at least
 _LENGTH = 14  # of sequences, at least
 _NARROWEST = 6
+_ROUNDED = 1e-8  # what answers leave of plane and ellipsoid where no eps shows
+_SHOWN = 1e-9  # an eps that shows
+_IN_TURN = 6  # rounds of last norm and token map
+_UNMOVED = 1e-12  # what a round moves the gain by, at last
+_BOUNDED = 1e-2  # of a huge token, what its answer is at most
 _NEAR = (1.0, 0.4, 0.15)  # how far from the last token others are, as shares of the usual
 _UNKNOWNS = 9000  # of one fit, whose normal matrix is held
 
@@ -70,7 +80,8 @@ class PostNormBlock:
     """Learner of a post-norm block with LayerNorms, heads without positions and smooth units.
 
     Args:
-        wiring: what is told of it; the eps of its norms is 1e-12 where it is not told.
+        wiring: what is told of it; the eps of its norms is found to be 1e-12 or 1e-5
+            where it is not told.
         hidden: hidden units expected, four times the width when absent; `run` finds their number.
         tries: subspaces that are tried for the network, at most.
         activation: of the units: gelu, gelu_tanh or silu; found when absent.
@@ -105,7 +116,7 @@ class PostNormBlock:
         rank = guess_rank(d)
         heads = d // rank
         by_phase = {
-            "norm": count_norm_queries(d),
+            "norm": 1 + count_norm_queries(d),
             "values": count_lock_queries(d, heads),
             **count_search_queries(D, k),
             "lone": count_token_queries(d, k) - count_norm_queries(d),
@@ -127,7 +138,7 @@ class PostNormBlock:
 
     def _bound_queries(self, width: int) -> int:
         D = width - 1
-        front = count_norm_queries(width) + bound_lock_queries(width)
+        front = 1 + count_norm_queries(width) + bound_lock_queries(width)
         network = self.tries * (
             bound_search_queries(D) + count_token_queries(width, limit_units(D))
         )
@@ -165,14 +176,21 @@ class _PostNormSession:
         self.oracle = Counted(oracle)
         self.rng = rng
         wiring = learner.wiring or Wiring()
+        self.told = wiring.eps
         self.eps = USUAL_POST_EPS if wiring.eps is None else wiring.eps
         self.basis = NormBall.of(self.oracle.width, "layer", self.eps).basis
-        self.model = TokenModel(self.basis, self.eps)
-        told = "told" if wiring.eps is not None else "taken as in BERT"
-        self.report = BlockReport(
-            self.oracle,
+        self.report = BlockReport(self.oracle, self._describe_tried())
+
+    @property
+    def model(self) -> TokenModel:
+        """The map behind the first norm, evaluated."""
+        return TokenModel(self.basis, self.eps)
+
+    def _describe_tried(self) -> str:
+        told = "taken as usual" if self.told is None else "told"
+        return (
             "A post-norm block with LayerNorms and smooth units was tried;"
-            f" eps {self.eps:g} was {told}.",
+            f" eps {self.eps:g} was {told}."
         )
 
     def recover(self) -> Recovery[TransformerBlock]:
@@ -180,7 +198,7 @@ class _PostNormSession:
         return self.report.recover(self._measure_block, self.rng)
 
     def _measure_block(self) -> TransformerBlock:
-        check_room(self.oracle, _NARROWEST, _LENGTH)
+        check_room(self.oracle, _NARROWEST, LOCK_LENGTH)
         norm, x, answers = self._find_norm()
         self.report.found.append("the last norm")
         front = self._find_values(norm)
@@ -193,10 +211,16 @@ class _PostNormSession:
         """The last norm, and the lone tokens and answers that showed it."""
         x = self._draw_lone(count_norm_queries(self.oracle.width))
         with self.oracle.phase("norm"):
+            far = self.oracle.ask(FAR * x[:1, None])
+            if not linalg.norm(far) < _BOUNDED * linalg.norm(FAR * x[0]):
+                raise Unfound(Status.BLOCK_DISAGREES, _UNBOUNDED)
             answers = self.oracle.ask(x[:, None])
         norm = find_output_norm(answers, self.basis)
-        if norm is None:
+        if norm is None or (norm.left > _ROUNDED and (self.told or 1.0) < _SHOWN):
             raise Unfound(Status.BLOCK_DISAGREES, _NO_NORM)
+        if self.told is None and norm.left > _ROUNDED:
+            self.eps = USUAL_EPS
+            self.report.tried = self._describe_tried()
         return norm, x, answers
 
     def _draw_lone(self, count: int) -> Matrix:
@@ -226,15 +250,34 @@ class _PostNormSession:
             if sought.behind is not None:
                 turned = replace(norm, gain=norm.gain * sought.side)
                 x, answers = self._ask_more(x, answers, len(sought.behind.w))
-                fit = DirectionFit(self.model, x, turned.read(answers))
-                known, left = fit.fit(fit.start(K, sought.behind, _FEW))
-                if left < _SETTLED:
-                    return turned, known
+                settled = self._settle(turned, K, sought.behind, x, answers)
+                if settled is not None:
+                    return settled
             if sought.units is None:
                 m = min(D - 2, m + max(1, (D - 2 - m) // 2))
             else:
                 m = max(m, choose_dimension(D, sought.units) or D - 2)
         raise Unfound(Status.UNITS_UNSEPARATED, _describe_units(seen, limit_units(D)))
+
+    def _settle(
+        self, norm: OutputNorm, K: Matrix, behind: DirectionMap, x: Matrix, answers: Matrix
+    ) -> tuple[OutputNorm, TokenMap] | None:
+        """The token map to the last digit; where eps shows, it and the last norm in turn."""
+        fit = DirectionFit(self.model, x, norm.read(answers))
+        known, left = fit.fit(fit.start(K, behind, _FEW))
+        for _ in range(_IN_TURN):
+            if self.eps < _SHOWN:
+                break
+            u = x @ known.front.K.T + known.front.b
+            refined = refine_output_norm(norm, answers, self.model.turn(known.behind, u).h)
+            if refined is None:
+                break
+            moved = linalg.norm(refined.gain - norm.gain) / linalg.norm(norm.gain)
+            norm = refined
+            known, left = DirectionFit(self.model, x, norm.read(answers)).fit(known)
+            if moved < _UNMOVED:
+                break
+        return (norm, known) if left < _SETTLED else None
 
     def _ask_more(self, x: Matrix, answers: Matrix, units: int) -> tuple[Matrix, Matrix]:
         """Lone tokens enough to settle so many units."""
@@ -301,10 +344,11 @@ class _PostNormSession:
             behind.activation,
         )
         first = Norm("layer", self.eps, behind.gain)
-        last = Norm("layer", self.eps, norm.gain, norm.shift)
+        last = Norm("layer", norm.eps or self.eps, norm.gain, norm.shift)
         return TransformerBlock(attention, network, first, last, style="post")
 
 
+_UNBOUNDED = "Answers grow with the token, as none do behind a last norm."
 _NO_NORM = (
     "Answers do not lie on one plane and one ellipsoid along the coordinates, as behind a last"
     " LayerNorm with a small eps."

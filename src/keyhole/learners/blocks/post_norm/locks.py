@@ -8,6 +8,7 @@ u^\top) P A_h$, with its true scale. Two sequences with other u give all of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,19 +19,22 @@ from keyhole._arrays import Array, Indices, Matrix, Vector
 from keyhole.learners.blocks.post_norm.output_norm import OutputNorm
 from keyhole.learners.blocks.solving import linalg
 from keyhole.oracles import Counted
+from keyhole.oracles.base import read_imperfection
 
 _SIZE = 1e4  # of tokens
 _LAST = 0.3  # of the last one beside the others
-_MOVED = 1e-3  # of a token that is tried
+_MOVED = 1e-4  # of a token that is tried
 _STILL = 1e-9  # what an answer moves by where a token has no weight
 _STEP = 3e-8  # of one-sided differences, beside the tokens
-_FEWEST = 12  # tokens of a sequence
-_LONGEST = 96
-_LOOKS = 3  # sequences that are looked at, at least
+_GROUPS = ((5, 8), (8, 12))  # up to so many heads: groups of tokens, each of as many
+_MOST_GROUPS = 16
+LOCK_LENGTH = 65  # tokens that must be allowed at once
+_LOOKS = 2  # sequences that are looked at, at least
 _CANDIDATES = 16  # and at most
 _ROUNDS = 4  # of them whose slopes are asked, at most
 _AGREE = 1e-3  # what two sequences may make of one head
 _NARROWEST = 2  # numbers of a head: where more tokens are read, those are not heads' choices
+_SHARED = 1.5  # times the rank of another head, which two heads together have
 _GAP = 1e3  # between a head's singular values and what differences leave
 
 
@@ -82,20 +86,22 @@ class _Slopes:
     u: Vector
 
 
-def _choose_length(heads: int) -> int:
-    """Tokens of which heads seldom read the same."""
-    return max(_FEWEST, min(_LONGEST, heads**2))
+def _choose_groups(heads: int) -> int:
+    """Groups of tokens, so many that heads seldom read the same one."""
+    return next((groups for most, groups in _GROUPS if heads <= most), _MOST_GROUPS)
 
 
 def count_lock_queries(width: int, heads: int) -> int:
     """What two locks of so many heads cost."""
-    looks = _LOOKS * (_choose_length(heads) + 1)
+    groups = _choose_groups(heads)
+    looks = _LOOKS * (groups + 2 + groups * min(heads, groups))
     return looks + 2 * _count_slopes(width, heads)
 
 
 def bound_lock_queries(width: int) -> int:
     """The most that locks cost, whatever the number of heads."""
-    return _CANDIDATES * (_LONGEST + 1) + _ROUNDS * _count_slopes(width, min(width, _LONGEST))
+    looks = _CANDIDATES * (_MOST_GROUPS + 2 + _MOST_GROUPS**2)
+    return looks + _ROUNDS * _count_slopes(width, width // _NARROWEST)
 
 
 def _count_slopes(width: int, heads: int) -> int:
@@ -107,7 +113,9 @@ class LockSearch:
 
     def __init__(self, oracle: Counted, norm: OutputNorm, rng: np.random.Generator) -> None:
         self.oracle, self.norm, self.rng = oracle, norm, rng
-        self.length = _FEWEST
+        lengths = read_imperfection(oracle).lengths
+        self.widest = _MOST_GROUPS if lengths is None else math.isqrt(lengths[1] - 1)
+        self.groups = min(self.widest, _choose_groups(1))
 
     def find(self) -> FrontMaps | None:
         """The value maps; None where no two sequences agree on them."""
@@ -137,8 +145,8 @@ class LockSearch:
             if len(lock.read) > most:
                 waiting, given = [], 0
                 most = len(lock.read)
-                self.length = _choose_length(most)
-            if len(lock.read) < most:
+                self.groups = min(self.widest, _choose_groups(most))
+            if len(lock.read) < most or not most:
                 continue
             waiting.append(lock)
             if drawn + 1 >= _LOOKS and len(waiting) > 1:
@@ -152,19 +160,21 @@ class LockSearch:
         return self.norm.read(self.oracle.ask(X))
 
     def _draw(self) -> _Lock | None:
-        """A sequence, unless a head reads its last token."""
-        X = _SIZE * self.rng.normal(size=(self.length, self.oracle.width))
+        """A sequence, unless a head reads its last token: groups are tried, then their tokens."""
+        count = self.groups**2
+        X = _SIZE * self.rng.normal(size=(count + 1, self.oracle.width))
         X[-1] *= _LAST
-        tried = np.repeat(X[None], self.length + 1, axis=0)
-        others = np.arange(self.length - 1)
-        tried[others, others] *= 1.0 + _MOVED
+        groups = np.arange(count).reshape(self.groups, -1)
         # Equal numbers added to the last token show only where a head reads it.
-        tried[-2, -1] += _MOVED * _SIZE
-        phi = self._ask(tried)
+        shifted = X.copy()
+        shifted[-1] += _MOVED * _SIZE
+        phi = self._ask(np.concatenate([_scale(X, groups), shifted[None], X[None]]))
         moved = linalg.norm(phi[:-1] - phi[-1], axis=1) > _STILL
         if moved[-1] or not moved.any():
             return None
-        return _Lock(X, phi[-1], np.flatnonzero(moved))
+        members = groups[moved[:-1]].reshape(-1, 1)
+        alone = linalg.norm(self._ask(_scale(X, members)) - phi[-1], axis=1) > _STILL
+        return _Lock(X, phi[-1], members[alone, 0])
 
     def _measure(self, lock: _Lock) -> _Slopes | None:
         """Slopes by the last token, across equal numbers, and by every token that is read."""
@@ -186,6 +196,14 @@ class LockSearch:
         return _Slopes(np.einsum("ab,bhc->hac", inverse, others), Vt[-1])
 
 
+def _scale(X: Matrix, groups: Indices) -> Array:
+    """The sequence once for each group, whose tokens are longer in it."""
+    tried = np.repeat(X[None], len(groups), axis=0)
+    for one, group in zip(tried, groups, strict=True):
+        one[group] *= 1.0 + _MOVED
+    return tried
+
+
 def _join_slopes(first: _Slopes, second: _Slopes) -> FrontMaps | None:
     """Heads as both sequences show them; None where they do not agree."""
     u = np.column_stack([first.u, second.u])
@@ -193,8 +211,9 @@ def _join_slopes(first: _Slopes, second: _Slopes) -> FrontMaps | None:
     off = np.eye(len(u)) - across @ across.T
     a, b = (off @ seen.heads for seen in (first, second))
     order = _match_heads(a, b)
-    gaps = [linalg.norm(x - b[j]) / linalg.norm(x) for x, j in zip(a, order, strict=True)]
-    left = float(max(gaps))
+    sizes = np.maximum(linalg.norm(a, axis=(1, 2)), 1e-300)
+    gaps = linalg.norm(a - b[order], axis=(1, 2)) / sizes
+    left = float(gaps.max())
     if not left < _AGREE:
         return None
     rows = np.concatenate([np.eye(len(u)) - np.outer(seen.u, seen.u) for seen in (first, second)])
@@ -210,11 +229,14 @@ def _match_heads(first: Array, second: Array) -> Indices:
     return linear_sum_assignment(gaps)[1]
 
 
-def _factor_heads(A: Array, left: float) -> FrontMaps:
-    """Maps as products, all of the rank of the largest."""
+def _factor_heads(A: Array, left: float) -> FrontMaps | None:
+    """Maps as products, all of the rank of the largest; None where one is of two heads."""
     U, s, Vt = linalg.svd(A, full_matrices=False)
     ranks = [_count_rank(one) for one in s]
     rank = max(ranks)
+    # Two sequences agree where the same two heads read one token on both.
+    if rank >= _SHARED * min(ranks):
+        return None
     root: Any = np.sqrt(s[:, :rank])
     return FrontMaps(A, U[:, :, :rank] * root[:, None], root[:, :, None] * Vt[:, :rank], left)
 

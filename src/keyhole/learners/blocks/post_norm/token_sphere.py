@@ -17,7 +17,7 @@ from keyhole.learners.blocks.solving import linalg
 from keyhole.oracles import Counted
 
 # Answers do not grow with the token: nothing is lost but what overflows in a score.
-_FAR = 1e8
+FAR = 1e8
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,7 +55,7 @@ class TokenSphere:
 
     def ask_lone(self, y: Matrix) -> Matrix:
         """Directions that points of the sphere are answered by."""
-        return self.ask((_FAR * y @ self.send.T)[:, None])
+        return self.ask((FAR * y @ self.send.T)[:, None])
 
 
 def invert_front(K: Matrix) -> Matrix:

@@ -1,0 +1,41 @@
+"""Blocks from a bare callable: which build it is, and honest ends where it is none."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import keyhole
+from keyhole import Local, random_block
+from keyhole.claims import Verdict
+from support.blocks import stack_blocks
+from support.seeds import few
+
+
+@pytest.mark.parametrize("style", ["gpt2", "bert"])
+@pytest.mark.parametrize("seed", few(6))
+def test_auto_tells_the_build_of_a_block_and_recovers_it(style, seed):
+    block = random_block(8, style=style, heads=2, hidden=8, rng=300 + seed)
+    found = keyhole.learn(Local(block, 8), rng=400 + seed)
+    assert found.verdict is Verdict.EXACT, found.sentence
+    assert found.model.style == block.style
+    assert keyhole.compare(block, found.model).largest < 1e-8
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("style", ["gpt2", "bert", "llama"])
+@pytest.mark.parametrize("width", [8, 16])
+def test_auto_refuses_two_blocks_in_a_row_within_500_questions(style, causal, width):
+    rng = np.random.default_rng(7)
+    blocks = [random_block(width, style=style, heads=2, hidden=16, rng=rng) for _ in range(2)]
+    found = keyhole.learn(Local(stack_blocks(blocks, causal=causal), width), rng=8)
+    assert found.verdict is Verdict.UNVERIFIED, found.sentence
+    assert found.ledger.total().sequences <= 500
+
+
+def test_auto_says_how_far_it_came_with_units_that_are_not_learned():
+    drawn = random_block(8, style="bert", heads=2, hidden=8, rng=11)
+    block = replace(drawn, network=replace(drawn.network, activation="relu"))
+    found = keyhole.learn(Local(block, 8), rng=12)
+    assert found.verdict is Verdict.UNVERIFIED, found.sentence
+    assert "Found: the last norm, 2 heads that write 4 numbers" in found.reason
