@@ -30,6 +30,7 @@ _GROUPS = ((5, 8), (8, 12))  # up to so many heads: groups of tokens, each of as
 _MOST_GROUPS = 16
 LOCK_LENGTH = 65  # tokens that must be allowed at once
 _LOOKS = 2  # sequences that are looked at, at least
+_LOOKS_AT_ONE = 5  # where a single head shows
 _CANDIDATES = 16  # and at most
 _ROUNDS = 4  # of them whose slopes are asked, at most
 _AGREE = 1e-3  # what two sequences may make of one head
@@ -94,7 +95,8 @@ def _choose_groups(heads: int) -> int:
 def count_lock_queries(width: int, heads: int) -> int:
     """What two locks of so many heads cost."""
     groups = _choose_groups(heads)
-    looks = _LOOKS * (groups + 2 + groups * min(heads, groups))
+    times = _LOOKS if heads > 1 else _LOOKS_AT_ONE
+    looks = times * (groups + 2 + groups * min(heads, groups))
     return looks + 2 * _count_slopes(width, heads)
 
 
@@ -149,7 +151,8 @@ class LockSearch:
             if len(lock.read) < most or not most:
                 continue
             waiting.append(lock)
-            if drawn + 1 >= _LOOKS and len(waiting) > 1:
+            # Several heads that read one token look like one head, and ranks do not tell.
+            if drawn + 1 >= (_LOOKS if most > 1 else _LOOKS_AT_ONE) and len(waiting) > 1:
                 for held in waiting[given:]:
                     given += 1
                     yield held
