@@ -11,6 +11,8 @@ demo: $(VENV)/.base
 
 # Two processes share the cores: one thread of linear algebra each.
 test test-all test-kernel: export OPENBLAS_NUM_THREADS := 1
+# What one process has compiled the next one reads, also where the surroundings ask for no such files.
+test test-all test-kernel: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -q -m "not slow"
 

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import inspect
 import shutil
+from collections import Counter, defaultdict
 
 import jaxtyping
 import numpy as np
@@ -22,29 +23,59 @@ settings.register_profile(
 settings.load_profile("keyhole")
 
 FIRST, EVERY = 3, 1000  # calls of a function whose shapes are checked
+ALIKE = 3  # checks that calls of the same types and shapes have passed, after which they are spared
 check_every_call = jaxtyping.jaxtyped
-counted: list[list[int]] = []
+
+
+class Tally:
+    """Calls in this test, and what passed in any test; functions made anew each time share one."""
+
+    def __init__(self):
+        self.calls = 0
+        self.passed = Counter()
+
+
+tallies = defaultdict(Tally)
+counted: list[Tally] = []
 
 
 def spare_calls(function, check):
     """A function whose shapes are checked in its first three calls in a test, and in every
     thousandth after that.
+
+    Among the first, calls are spared whose like has passed three times in any tests.
     """
-    calls = [0]
-    # Most functions are not called by one worker: writing their checks took a third of its start.
+    tally = tallies[function.__module__, function.__qualname__, function.__code__]
+    # Writing a check takes longer than most tests of functions, and most need none.
     checked = functools.cache(lambda: check(function))
 
     @functools.wraps(function)
     def call(*args, **options):
         __tracebackhide__ = True
-        calls[0] += 1
-        if calls[0] > FIRST and calls[0] % EVERY:
+        tally.calls += 1
+        if tally.calls > FIRST and tally.calls % EVERY:
             return function(*args, **options)
-        if calls[0] == 1:
-            counted.append(calls)
-        return checked()(*args, **options)
+        if tally.calls == 1:
+            counted.append(tally)
+        shapes = *map(describe_shape, args), *options, *map(describe_shape, options.values())
+        if tally.calls <= FIRST and tally.passed[shapes] >= ALIKE:
+            return function(*args, **options)
+        answer = checked()(*args, **options)
+        tally.passed[shapes] += 1
+        return answer
 
     return call
+
+
+def describe_shape(value):
+    """What decides whether a value passes a check: the type, and the shape or the parts."""
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape
+    if isinstance(value, tuple):
+        return tuple, *map(describe_shape, value)
+    if isinstance(value, list):
+        return list, frozenset(map(describe_shape, value))
+    return type(value)
 
 
 def check_some_calls(**how):
@@ -71,11 +102,15 @@ def check_some_calls(**how):
 jaxtyping.jaxtyped = check_some_calls
 
 
-@pytest.fixture(autouse=True)
-def _count_calls_anew():
-    for calls in counted:
-        calls[0] = 0
+def count_calls_anew():
+    for tally in counted:
+        tally.calls = 0
     counted.clear()
+
+
+@pytest.fixture(autouse=True)
+def _every_test_counts_its_own_calls():
+    count_calls_anew()
 
 
 @pytest.fixture
@@ -101,6 +136,16 @@ def commands():
     from support.prefork import Preforked
 
     parent = Preforked()
+    yield parent
+    parent.close()
+
+
+@pytest.fixture(scope="session")
+def torch_commands():
+    """The same, with torch imported, which takes longer than what commands do with it."""
+    from support.prefork import Preforked
+
+    parent = Preforked("torch")
     yield parent
     parent.close()
 

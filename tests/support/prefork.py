@@ -1,10 +1,11 @@
 """Commands as processes of their own, forked from one that has done the imports: a start costs
 milliseconds.
 
-Run as a script it reads one request a line (arguments, directory, files for both streams) and
-answers the exit code.
+Run as a script, with what else to import as its arguments, it reads one request a line (arguments,
+directory, files for both streams) and answers the exit code.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ def serve():
 
 
 def _preload():
-    """Import what most commands need; torch, web servers and sweeps are left to those that do."""
+    """Import what most commands need; web servers and sweeps are left to those that do."""
     import keyhole.__main__  # noqa: F401
     from keyhole.lab import jobs
     from keyhole.lab.running import find_runner
@@ -36,6 +37,8 @@ def _preload():
     others = (jobs.AttackJob, jobs.BoundJob, jobs.BuildJob, jobs.SampleJob, jobs.TwinsJob)
     for kind in (*recovering, *others, jobs.DemoJob):
         find_runner(kind)
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
 
 
 def _command(request):
@@ -79,11 +82,11 @@ class Ran:
 
 
 class Preforked:
-    """The parent of the commands."""
+    """The parent of the commands, which has imported these modules too."""
 
-    def __init__(self):
+    def __init__(self, *imported):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([sys.executable, __file__], **pipes)
+        self.process = subprocess.Popen([sys.executable, __file__, *imported], **pipes)
 
     def __call__(self, directory, *arguments, timeout=120):
         """The exit code and both streams of a command; one that takes too long is killed by its

@@ -8,7 +8,9 @@ as the buckets of a table do, has not.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +53,11 @@ class _Watch(_Mode):
                 worst = max(narrow, key=lambda t: FORMATS[name_format(t)].roundoff)
                 self.left.setdefault(name_format(worst), set()).update(names)
         return given
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Excepted from compiling, the first operation would load the compiler: two seconds.
+        return False
 
     def _is_narrow(self, tensor: Any) -> bool:
         name = name_format(tensor)
@@ -112,10 +119,17 @@ def watch_arithmetic(call: Callable[[Any], Any], model: Any, tokens: Any) -> Nar
     if wide not in FORMATS:
         return None
     watch = _Watch(wide)
-    with hold_evaluation_mode(model), torch.no_grad(), watch:
+    with hold_evaluation_mode(model), torch.no_grad(), _hold_uncompiled(), watch:
         call(tokens)
     worst = max(watch.left, key=lambda name: FORMATS[name].roundoff, default=None)
     if worst is None:
         return None
     parts = {words for word, words in _PARTS if any(word in name for name in watch.left[worst])}
     return Narrow(" and ".join(sorted(parts)) or "a part of its arithmetic", worst, wide)
+
+
+def _hold_uncompiled() -> AbstractContextManager[Any]:
+    """Compiled modules run as they were written; the compiler is not loaded for that."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")

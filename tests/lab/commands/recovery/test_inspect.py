@@ -1,5 +1,6 @@
 """`keyhole inspect`, and `--layer` on the commands that ask."""
 
+import functools
 import json
 import re
 import sys
@@ -22,6 +23,11 @@ model = torch.nn.TransformerEncoder(layer, 2)
 empty = torch.nn.Linear(3, 3)
 """
 LAYER = "layers.1.self_attn"
+
+
+@pytest.fixture
+def keyhole(torch_commands, tmp_path):
+    return functools.partial(torch_commands, tmp_path)
 
 
 @pytest.fixture
