@@ -1,5 +1,7 @@
 """Any callable as an oracle: shapes, failures, and whose array is whose."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -189,3 +191,8 @@ def test_an_answer_that_is_a_view_of_the_question_is_not_tied_to_it():
     answers = Local(lambda X: X[:, -1, :1], 3).ask(X)
     X[...] = 0.0
     np.testing.assert_array_equal(answers[:, 0], [3.0, 9.0, 15.0, 21.0])
+
+
+def test_a_target_that_ends_the_process_ends_no_run_of_ours():
+    with pytest.raises(TargetFailed, match="raised SystemExit: 4"):
+        Local(lambda X: sys.exit(4), 3).ask(np.zeros((1, 2, 3)))

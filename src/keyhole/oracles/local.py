@@ -81,13 +81,14 @@ class Local:
         # A target may be an oracle of ours, whose errors already say what to do.
         except KeyholeError:
             raise
-        except Exception as error:
+        # A target that ends the process would end the run with an exit code of its own.
+        except (Exception, SystemExit) as error:
             raise self._explain_failure(X, error) from error
         answers = check_answers(raw, batch=len(X), outputs=self._outputs)
         self._outputs = answers.shape[1]
         return answers
 
-    def _explain_failure(self, X: Sequences, error: Exception) -> KeyholeError:
+    def _explain_failure(self, X: Sequences, error: BaseException) -> KeyholeError:
         said = f"the target raised {type(error).__name__}: {error}"
         # Before the first answer a complaint about shapes is most likely about --width.
         if self._outputs is None and _ABOUT_SHAPES.search(str(error)):

@@ -27,14 +27,22 @@ def import_target(target: str) -> Any:
         raise InvalidInput(
             f"cannot import {module} ({error}). The current directory is on the path."
         ) from error
-    # Importing runs code of others, which may raise anything.
-    except Exception as error:
+    # Importing runs code of others, which may raise anything, or end the process.
+    except (Exception, SystemExit) as error:
         raise InvalidInput(f"importing {module} raised {type(error).__name__}: {error}.") from error
     # NAME may have dots, such as Model.forward.
     for name in path.split("."):
-        if not hasattr(found, name):
-            raise InvalidInput(f"{module} has no {path!r}. Name a callable: {module}:NAME.")
-        found = getattr(found, name)
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            raise InvalidInput(
+                f"{module} has no {path!r}. Name a callable: {module}:NAME."
+            ) from error
+        # A module may make what it is asked for, and fail.
+        except (Exception, SystemExit) as error:
+            raise InvalidInput(
+                f"reading {path!r} of {module} raised {type(error).__name__}: {error}."
+            ) from error
     if not callable(found) and not isinstance(found, Oracle):
         raise InvalidInput(f"{target} is a {type(found).__name__}, not a callable.")
     return found

@@ -91,7 +91,7 @@ class TokenIds:
         # A target may be an oracle of ours, whose errors already say what to do.
         except KeyholeError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise TargetFailed(
                 f"the target raised {type(error).__name__}: {error}, when asked token ids of shape"
                 f" {ids.shape}. Are all ids below --vocabulary {self._size} its own?"

@@ -231,3 +231,14 @@ def test_a_target_that_fails_ends_the_audit_with_its_own_words(place):
     assert record.code == 3
     assert "ZeroDivisionError" in record.data.sentence
     assert "start again with --force" in record.data.sentence
+
+
+def test_a_module_that_fails_to_make_what_is_named_is_told(place):
+    (place / "made_targets.py").write_text(
+        "def __getattr__(name):\n    if name != 'model':\n        raise AttributeError(name)\n"
+        "    raise SystemExit(5)\n"
+    )
+    with pytest.raises(InvalidInput, match="reading 'model' of made_targets raised SystemExit"):
+        run_job(AuditJob("made_targets:model", tokens_in=True, vocabulary=V))
+    with pytest.raises(InvalidInput, match="made_targets has no 'other'"):
+        run_job(AuditJob("made_targets:other", tokens_in=True, vocabulary=V))
