@@ -1,7 +1,7 @@
 """Attention layers as they are built: queries beside the counting limit, errors, successes.
 
 Run: python bench/positions.py [--seeds 20] [--first 500] [--only grouped] [--answers f32]
-    [--untold]
+    [--untold] [--longest 64]
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from keyhole import AttentionLayer, Cast, Local, Oracle, Recovery, Wiring, learn
 from keyhole.claims import Verdict
 from keyhole.identify.layers import layer_freedom
 from keyhole.learners.positions.learner import WiredLayer
+from keyhole.oracles.limits import Sized
 
 DISPLACEMENTS = 32
 PLACES = 8  # absolute positions
@@ -142,7 +143,17 @@ def recover(
     return WiredLayer(cell.wiring, displacements=cell.displacements).run(target, rng=rng)
 
 
-def run_cell(cell: Cell, seeds: range, answers: str, untold: bool) -> None:
+def open_target(truth: AttentionLayer, answers: str, longest: int | None) -> Oracle:
+    """The layer as it is asked: its answers rounded, and no sequences longer than allowed."""
+    target: Oracle = Local(truth)
+    if answers != "f64":
+        target = Cast(target, answers)
+    return target if longest is None else Sized(target, (1, longest))
+
+
+def run_cell(
+    cell: Cell, seeds: range, answers: str, untold: bool, longest: int | None = None
+) -> None:
     """Recover one layer per seed and print the row."""
     errors, asked, verified = [], [], 0
     start = time.process_time()
@@ -157,7 +168,7 @@ def run_cell(cell: Cell, seeds: range, answers: str, untold: bool) -> None:
             displacements=cell.count_places(untold),
             rng=truth_rng,
         )
-        target = Local(truth) if answers == "f64" else Cast(Local(truth), answers)
+        target = open_target(truth, answers, longest)
         found = recover(cell, target, rng, untold)
         verified += found.verdict is VERDICTS[answers]
         asked.append(found.ledger.total(without="verify").sequences)
@@ -185,6 +196,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=0)
     parser.add_argument("--untold", action="store_true", help="auto, of which nothing is told")
     parser.add_argument("--answers", default="f64", choices=list(GOALS))
+    parser.add_argument("--longest", type=int, help="longest sequence that may be asked")
     given = parser.parse_args()
     goal = f"{VERDICTS[given.answers].name}, error <= {GOALS[given.answers]:g}"
     print(f"| layer | d, H | {goal} | error | queries | limit | ratio | CPU s |")
@@ -192,7 +204,7 @@ def main() -> None:
     for cell in list_cells():
         if given.only in cell.name and given.width in (0, cell.width):
             seeds = range(given.first, given.first + given.seeds)
-            run_cell(cell, seeds, given.answers, given.untold)
+            run_cell(cell, seeds, given.answers, given.untold, given.longest)
 
 
 if __name__ == "__main__":

