@@ -225,7 +225,7 @@ def attend_placed(scores: HeadScores, placed: Placed, form: ScoreForm) -> _Place
     return _PlacedWeights(queries, keys, own / total, slopes, zero_keys, zero / total, zero_slopes)
 
 
-def solve_damped(A: Matrix, b: Vector, damping: float = DAMPING) -> Vector:
+def solve_damped(A: Matrix, b: Vector) -> Vector:
     """Least squares with columns of size 1 and a faint damping, which holds the gauge still.
 
     The Cholesky factor of the damped normal equations makes every direction alike; LSMR then
@@ -240,9 +240,9 @@ def solve_damped(A: Matrix, b: Vector, damping: float = DAMPING) -> Vector:
     B = A / scale
     rows, columns = B.shape
     normal = B.T @ B
-    normal[np.diag_indices(columns)] += damping
+    normal[np.diag_indices(columns)] += DAMPING
     factor = linalg.cholesky(normal)
-    faint = np.sqrt(damping)
+    faint = np.sqrt(DAMPING)
 
     def multiply(x: Array) -> Array:
         z = solve_triangular(factor, x)

@@ -8,6 +8,7 @@ Levenberg's damping finds the scores $\theta_h$ of all heads.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from keyhole.learners.positions.head_fit import (
     attend_placed,
     derive_left,
     list_free,
-    solve_damped,
 )
 from keyhole.learners.positions.placed import Placed
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
@@ -125,7 +125,7 @@ class _JointFit:
         )
         flat = J.reshape(len(J), -1)
         flat -= state.frame @ (state.frame.T @ flat)
-        return solve_damped(flat.reshape(-1, J.shape[2]), state.rest.ravel(), damping)
+        return _solve_normal(flat.reshape(-1, J.shape[2]), state.rest.ravel(), damping)
 
     def move(self, scores: list[HeadScores], step: Vector) -> list[HeadScores]:
         """Scores less a step of their free parameters."""
@@ -137,3 +137,19 @@ class _JointFit:
             values[mask] -= part
             moved.append(one.refill(values))
         return moved
+
+
+def _solve_normal(A: Matrix, b: Vector, damping: float) -> Vector:
+    """Damped least squares by normal equations, in the place of A.
+
+    What their squared condition loses the next step makes good.
+    """
+    from scipy import linalg
+
+    scale = np.linalg.norm(A, axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    A /= scale
+    normal = A.T @ A
+    normal[np.diag_indices(len(normal))] += damping
+    solve: Any = linalg.solve
+    return solve(normal, A.T @ b, assume_a="pos", overwrite_a=True) / scale
