@@ -21,6 +21,7 @@ from keyhole.drawing.html import (
 )
 
 _PIXELS = 64  # a larger matrix is shown in blocks
+_TALLEST = 1.25  # times as high as wide
 
 
 def draw_signed_heatmap(
@@ -137,6 +138,8 @@ def _draw_cells(held: Heatmap) -> Markup:
     """The picture of the cells, with what the page's script reads out."""
     sides = [side.split(",")[0] for side in (held.axes.rows, held.axes.columns)]
     rows, columns = held.cells.shape
+    # Cells of a tall matrix are flattened: a column of eight squares would fill a screen.
+    tall = min(float(rows), _TALLEST * columns)
     return element(
         "img",
         data_cells=_encode_numbers(held.cells),
@@ -144,7 +147,7 @@ def _draw_cells(held: Heatmap) -> Markup:
         data_width=held.shape[1],
         data_height=held.shape[0],
         data_name=held.name,
-        style=f"aspect-ratio: {columns} / {rows}",
+        style=f"aspect-ratio: {columns} / {tall:g}",
         alt=f"{held.title}, rows {sides[0]}, columns {sides[1]}, {held.note}",
         src=encode_address(paint_shares(held.shares, held.colours)),
     )

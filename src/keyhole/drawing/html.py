@@ -13,6 +13,7 @@ from keyhole.errors import spell_controls
 # Elements that have no end, in HTML and in drawings.
 _VOID = {"br", "img", "link", "meta"}
 _SHAPES = {"circle", "image", "path", "rect"}
+_LONG = 40  # letters of a cell that is a sentence
 
 
 class Markup(str):
@@ -86,7 +87,7 @@ def format_table(
     lines: list[Markup] = []
     for first, *rest in rows:
         cells = (
-            element("td", str(cell), class_=kind)
+            element("td", str(cell), class_=kind or ("words" if len(str(cell)) > _LONG else None))
             for kind, cell in zip(kinds[1:], rest, strict=False)
         )
         lines.append(element("tr", element("th", str(first), scope="row"), *cells))

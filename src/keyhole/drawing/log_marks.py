@@ -12,7 +12,14 @@ from keyhole.drawing.describing import Axis, Chart, Line, Point
 from keyhole.drawing.html import format_number
 
 
-def describe_log_marks(about: str, name: str, said: str, series: Mapping[str, Vector]) -> Chart:
+def describe_log_marks(
+    about: str,
+    name: str,
+    said: str,
+    series: Mapping[str, Vector],
+    *,
+    across: str = "index, largest first",
+) -> Chart:
     """Numbers against their index on a log scale; zeros stand at the bottom.
 
     Args:
@@ -20,6 +27,7 @@ def describe_log_marks(about: str, name: str, said: str, series: Mapping[str, Ve
         name: what one number is called.
         said: what the vertical axis is called.
         series: the numbers, not all zero, by the kind of their mark.
+        across: what the horizontal axis is called.
     """
     every = np.concatenate(list(series.values()))
     count = max(map(len, series.values()))
@@ -38,7 +46,7 @@ def describe_log_marks(about: str, name: str, said: str, series: Mapping[str, Ve
     ends = ((1.0, "1"), (float(count), f"{count:,}")) if count > 1 else ((1.0, "1"),)
     return Chart(
         about,
-        Axis("index", low=0.5, high=count + 0.5, ticks=ends),
+        Axis(across, low=0.5, high=count + 0.5, ticks=ends),
         Axis(said, log=True, low=10.0**low, high=10.0**high),
         lines,
         width=220.0,

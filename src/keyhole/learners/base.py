@@ -42,8 +42,8 @@ class Status(StrEnum):
     )
     INCONSISTENT = "The target answered the same question differently when asked again."
     NO_CLASS = (
-        "The first answers exclude every class but attention layers behind norms or with positions,"
-        " and these cannot be learned from such answers."
+        "The first answers leave only attention layers behind norms or with positions, and these"
+        " cannot be learned from such answers."
     )
     NOT_SUGGESTED = "The first answers suggest no class that is learned here."
     OUT_OF_PLAN = (
@@ -119,8 +119,9 @@ class Status(StrEnum):
     )
     UNSEPARATED = "The heads of the layer could not be told apart."
     NO_LAYER = (
-        "Lone tokens are answered neither by an affine map nor by their direction far out, as by"
-        " every attention layer without sinks."
+        "No attention layer without sinks answers single tokens so: its answers are an"
+        " affine map of"
+        " the token or, behind a norm, depend on the direction alone of a long one."
     )
     LAYER_DISAGREES = (
         "Fresh queries disagree with the best attention layer of the wiring that was told or found."
@@ -260,8 +261,8 @@ class Examined:
         share = np.ceil(1e3 * self.wrong_share) / 10
         return (
             f"It agrees on all {self.sequences} fresh sequences of {len(self.kinds)} kinds"
-            f" ({self.independent} of them independent), up to length {self.longest}; so with 95 %"
-            f" confidence it is wrong on less than {share:.1f} % of such sequences."
+            f" ({self.independent} of them independent), up to {self.longest} tokens long; so with"
+            f" 95 % confidence it is wrong on less than {share:.1f} % of such sequences."
         )
 
 
@@ -319,9 +320,9 @@ class Recovery(Face, Generic[M]):
 
     @property
     def sentence(self) -> str:
-        """What was recognised, status and verdict in words."""
+        """Status and verdict in words, and what was recognised."""
         seen = "" if self.recognised is None else self.recognised.sentence
-        parts = (seen, self.status.value, self.detail, self.verdict.value)
+        parts = (self.status.value, self.verdict.value, self.detail, seen)
         return " ".join(part for part in parts if part)
 
     def unwrap(self) -> M:

@@ -109,7 +109,8 @@ def test_a_refuted_class_shows_its_witness_and_claims_no_recovery(learned):
 
 def test_what_was_recognised_stands_on_the_page(learned):
     run = learned("exact")
-    assert run.record["sentence"].startswith(run.record["recognised"]["sentence"])
+    assert run.record["sentence"].startswith("The model was recovered. ")
+    assert run.record["sentence"].endswith(run.record["recognised"]["sentence"])
     assert run.record["recognised"]["sentence"] in run.walk.text
     assert "one head; answers are f64 numbers" in run.walk.text
 

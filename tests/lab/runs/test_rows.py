@@ -96,9 +96,9 @@ def test_what_was_recognised_is_told_with_its_gaps_and_witnesses():
     )
     assert list(list_recovery_rows(refused))[1:] == [
         ("recognised", "positions; answers are f64 numbers"),
-        ("found", "Order acts. By 0.5; rounding explains 1e-12."),
-        ("excluded", "head, relu, by the rule order"),
-        ("suggested", "no learner"),
+        ("found", "Order acts. The difference is 0.5; rounding explains 1e-12."),
+        ("excluded", "head, relu: answers break the rule 'order'"),
+        ("to try", "none"),
         ("not examined", "far tokens; long sequences"),
         ("queries", "41"),
         (

@@ -14,6 +14,8 @@ from keyhole.lab.targets.opening import read_declarations, simulate_policies
 from keyhole.lab.targets.policies import (
     Policy,
     describe_policy,
+    find_nearer_attempt,
+    gives_no_less,
     judge_error,
     judge_policy,
     list_policies,
@@ -55,8 +57,9 @@ def test_a_verdict_names_the_policy_the_first_and_the_last_attempt_and_the_reaso
         POLICY, [attempt(1000, 1e-3), attempt(2000, 1e-5), attempt(4000, 1e-13)], "W"
     )
     assert (
-        said == "Labels only: no protection. 1,000 queries give W to 1e-03, 4,000 queries give W to"
-        " 1e-13: a label is one bit."
+        said
+        == "Labels only: no protection. 1,000 queries give W to a relative 1e-03, 4,000 queries"
+        " give W to a relative 1e-13: a label is one bit."
     )
 
 
@@ -91,6 +94,57 @@ def test_a_failed_copy_of_a_larger_class_is_no_protection(of, verdict, error, pr
 def test_a_budget_that_left_no_copy_protects_whatever_the_class():
     budget = Policy("a budget", (), "too few", ({"budget": 7},))
     assert judge_policy(budget, attempt(7, None), "answers") is True
+
+
+def test_answers_are_coarsened_but_never_refined():
+    """Of answers of size 1: digits may be dropped, noise added, long tokens left out."""
+    (
+        full,
+        budget,
+        f32,
+        f16,
+        bf16,
+        three,
+        one,
+        noise,
+        labels,
+        ball,
+        six_in,
+        three_in,
+        one_in,
+        blur,
+    ) = list_policies(40, 1.0, 2.0)
+    finer = {
+        policy.name: {
+            other.name for other in list_policies(40, 1.0, 2.0) if gives_no_less(policy, other, 1.0)
+        }
+        for policy in (full, budget, f32, bf16, three, noise, labels, ball, six_in, one_in)
+    }
+    every = {policy.name for policy in list_policies(40, 1.0, 2.0)}
+    assert finer[full.name] == every - {full.name, budget.name}
+    assert not finer[budget.name]
+    assert not finer[labels.name]
+    assert finer[f32.name] == {p.name for p in (f16, bf16, labels, six_in, three_in, one_in, blur)}
+    assert finer[bf16.name] == {labels.name, one_in.name}
+    assert finer[three.name] == {p.name for p in (one, noise, three_in, one_in, blur)}
+    assert finer[ball.name] == {p.name for p in (six_in, three_in, one_in, blur)}
+    assert finer[six_in.name] == {p.name for p in (three_in, one_in, blur)}
+    assert not finer[one_in.name]
+
+
+def test_a_copy_from_coarser_answers_counts_where_it_means_more_to_the_owner():
+    fine, coarse = Policy("f32", ("answers=f32",), ""), Policy("bf16", ("answers=bf16",), "")
+    near = structs.replace(attempt(9, 0.02), verdict="WITHIN_TOLERANCE")
+    (taken,) = find_nearer_attempt(fine, [(fine, attempt(5, None)), (coarse, near)], 1.0)
+    assert (taken.error, taken.behind) == (0.02, "bf16")
+    assert judge_policy(fine, taken, "answers") is False
+    said = describe_policy(fine, [attempt(5, None), taken], "answers")
+    assert (
+        "Its answers can be coarsened to bf16: there 9 queries give answers to a relative" in said
+    )
+    # What is no worse for the owner, and what coarse answers give beyond fine ones, is not taken.
+    assert not find_nearer_attempt(fine, [(fine, attempt(5, 0.03)), (coarse, near)], 1.0)
+    assert not find_nearer_attempt(coarse, [(fine, near), (coarse, attempt(5, None))], 1.0)
 
 
 def test_budgets_are_shares_of_what_learning_costs():

@@ -54,6 +54,7 @@ def draw_limits_page(data: LimitsRecord) -> str:
         element("h1", data.sentence),
         format_note(note),
         format_section("Every task", _tabulate_tasks(data.rows)),
+        *((format_note(_PLANE),) if data.planes else ()),
         *(_draw_task_plane(name, data) for name in dict.fromkeys(row.task for row in data.planes)),
         _draw_heads(data.heads),
         format_section(
@@ -84,8 +85,21 @@ def _draw_task_plane(name: str, data: LimitsRecord) -> Markup:
     rows = [row for row in data.planes if row.task == name]
     trained = [point for point in data.trained if point.task == name]
     chart = describe_task_plane(rows, trained)
-    caption = caption_picture(rows[0].title, _PLANE)
-    return format_section(rows[0].title, frame_figure(draw_chart(chart), caption, width="100%"))
+    picture = frame_figure(draw_chart(chart), width="100%")
+    return format_section(f"{rows[0].title}: {_tell_plane(rows[-1])}", picture)
+
+
+def _tell_plane(row: TaskLimits) -> str:
+    """What is known at the largest length, as the title of a picture."""
+    axis = {"embed": "key width", "value_width": "value width"}[row.axis]
+    at = f"of {format_number(row.length)} tokens"
+    known = f"{axis} {format_number(row.enough)} is enough for inputs {at}" if row.enough else ""
+    if not row.excluded:
+        return known or f"neither side is known {at}"
+    small = f"one layer of one head needs more than {axis} {format_number(row.excluded)}"
+    return f"{small} {at}" + (
+        f"; at any depth and order {axis} {format_number(row.enough)} is enough" if known else ""
+    )
 
 
 def describe_task_plane(rows: Sequence[TaskLimits], trained: Sequence[TrainedPoint]) -> Chart:

@@ -24,6 +24,7 @@ from keyhole.drawing.html import (
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.parts.error_curves import draw_error_curve, list_curve
 from keyhole.lab.pages.parts.head_switches import draw_heads_against_truth
+from keyhole.lab.pages.parts.phase_words import describe_phase
 from keyhole.lab.pages.parts.portraits import draw_portrait
 from keyhole.lab.pages.parts.recovered_matrices import has_verified_model
 from keyhole.lab.pages.shell import wrap_page
@@ -40,20 +41,15 @@ _UNSEEN = (
     " demo, and sweeps over --budget."
 )
 
-_PHASES = {
-    "recognise": "first questions: what kind of target it is",
-    "before": "learners that were tried before",
-    "read": "single tokens: the read-out V, constants and biases",
-    "scale": "token lengths at which attention can be read",
-    "measure": "pairs of tokens: the entries of W",
-    "rank": "directions that show the rank of W",
-    "rows": "hard pairs of tokens: how many heads, where each switches",
-    "apart": "heads that switch together, taken apart",
-    "signs": "three tokens: which of W and -W",
-    "mirror": "three tokens: mirror pairs that pairs do not show",
-    "polish": "soft sequences, to which all heads are fitted together",
-    "verify": "fresh sequences, not used for the fit",
-    "lost": "asked before a kill, answers not kept",
+# What is recovered, where it is no head.
+_CALLED = {
+    "relu": "a ReLU network",
+    "smooth": "a smooth network",
+    "gated": "a gated network",
+    "onelayer": "a one-layer Transformer",
+    "layer": "an attention layer",
+    "block": "a Transformer block",
+    "tensor": "a unit of third order",
 }
 
 
@@ -94,7 +90,19 @@ def _draw_verdict(data: RecoveryRecord) -> Markup:
         "p", element("span", mark, aria_hidden="true"), f" {name}", class_=f"verdict {style}"
     )
     question = summaries.describe_question(data)
-    return join_markup(badge, element("h1", data.sentence), format_note(question))
+    finding, told = _split_sentence(data)
+    return join_markup(badge, element("h1", finding), element("p", told), format_note(question))
+
+
+def _split_sentence(data: RecoveryRecord) -> tuple[str, str]:
+    """The finding that stands above a page, and what is said below it."""
+    shape = _describe_shape(data)
+    if shape is not None:
+        phases, _ = _split_phases(data)
+        limit = f"; the limit is {count_fewest_queries(data):,}"
+        return f"{sum(phases.values()):,} queries recover {shape}{limit}.", data.sentence
+    first, stop, rest = data.sentence.partition(". ")
+    return first + stop.rstrip(), rest
 
 
 def _show_counterexample(data: RecoveryRecord) -> Markup:
@@ -201,7 +209,7 @@ def describe_query_phases(data: RecoveryRecord) -> Chart:
     bars.append(Bar(0.0, 0.0, verify, "ours", 0.12, f"verify {verify:,} queries"))
     rows = (f"to verify: {verify:,}", f"to learn: {asked:,}")
     return Chart(
-        _title_queries(data, asked, verify, limit),
+        _title_queries(asked, verify, limit),
         Axis("queries", low=0.0),
         name_rows(rows),
         levels=[Level(f"limit {limit:,}", limit, upright=True)] if limit else [],
@@ -224,7 +232,7 @@ def _draw_query_phases(data: RecoveryRecord) -> Markup:
         return format_section(f"{data.queries.total:,} queries were asked before the run stopped")
     phases, verify = _split_phases(data)
     rows = [
-        (name, f"{count:,}", _PHASES.get(name, ""))
+        (name, f"{count:,}", describe_phase(name, data.model_class))
         for name, count in (*phases.items(), ("verify", verify))
     ]
     chart = describe_query_phases(data)
@@ -234,14 +242,19 @@ def _draw_query_phases(data: RecoveryRecord) -> Markup:
     return format_section(chart.about, draw_chart(chart), table, note)
 
 
-def _title_queries(data: RecoveryRecord, asked: int, verify: int, limit: int | None) -> str:
-    if has_verified_model(data) and None not in (limit, data.rank):
-        shape = f"a {data.width} x {data.width} head of rank {data.rank}"
-        # The rank of several heads is not that of one matrix.
-        if (data.heads or 1) > 1:
-            shape = f"{data.heads:,} heads of width {data.width:,}"
-        return (
-            f"{asked:,} queries recover {shape}; the limit is {limit:,}. {verify:,} more verify it"
-        )
+def _describe_shape(data: RecoveryRecord) -> str | None:
+    """What was recovered, where that is verified and the fewest queries for it are known."""
+    if not has_verified_model(data) or count_fewest_queries(data) is None:
+        return None
+    # The rank of several heads is not that of one matrix.
+    if (data.heads or 1) > 1:
+        return f"{data.heads:,} heads of width {data.width:,}"
+    if data.rank is not None and data.model_class in (None, "head"):
+        return f"a {data.width} x {data.width} head of rank {data.rank}"
+    called = _CALLED.get(data.model_class or "")
+    return None if called is None else f"{called} on tokens of width {data.width:,}"
+
+
+def _title_queries(asked: int, verify: int, limit: int | None) -> str:
     known = f"; the limit is {limit:,}" if limit is not None else ""
     return f"{asked:,} queries to learn, {verify:,} to verify{known}"

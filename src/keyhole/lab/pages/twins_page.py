@@ -63,6 +63,9 @@ _AXES = {
     "B": Axes("query side, row j", "column of the factor"),
 }
 _ROWS_AND_COLUMNS = Axes("row", "column")
+_HEAD = "coordinate of the head"
+_AXES |= {name: Axes(_HEAD, "token coordinate i") for name in ("Wq", "Wk", "Wv")}
+_AXES |= {"Wo": Axes("output", _HEAD)}
 _INTRO = (
     "A twin is another set of parameters with the same answers, to every question. Each part below"
     " shows one: what was changed and why no answer shows it; the parameters of the model, of the"

@@ -211,6 +211,8 @@ class AttemptRecord(Part, frozen=True, kw_only=True):
         model: the file of its model.
         run: its directory.
         seconds: how long it took.
+        behind: the policy it was made behind, where that is a coarser one whose answers can be made
+            from these.
     """
 
     options: dict[str, int] = {}
@@ -224,6 +226,7 @@ class AttemptRecord(Part, frozen=True, kw_only=True):
     model: str | None = None
     run: str | None = None
     seconds: Seconds | None = None
+    behind: str = ""
 
 
 class PolicyRecord(Part, frozen=True, kw_only=True):

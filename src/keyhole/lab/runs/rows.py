@@ -79,10 +79,13 @@ def _list_recognition_rows(seen: RecognitionRecord | None) -> Rows:
     yield "recognised", f"{seen.label}; answers are {seen.format} numbers"
     for one in seen.findings:
         said = f"{format_number(one.gap)}; rounding explains {format_number(one.allowed)}"
-        yield "found", f"{one.sentence} By {said}."
+        yield "found", f"{one.sentence} The difference is {said}."
     for group in seen.excluded:
-        yield "excluded", f"{', '.join(group.classes)}, by the rule {group.witness.rule}"
-    yield "suggested", ", ".join(seen.suggested) or "no learner"
+        yield (
+            "excluded",
+            f"{', '.join(group.classes)}: answers break the rule {group.witness.rule!r}",
+        )
+    yield "to try", ", ".join(seen.suggested) or "none"
     yield "not examined", "; ".join(seen.not_examined)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from keyhole.lab.runs.recovery_records import AttemptRecord
 
 # Errors are of W, or of answers where there is no single W; both relative.
@@ -126,6 +128,69 @@ def judge_policy(policy: Policy, last: AttemptRecord, of: str) -> bool | None:
     return True if shown else None
 
 
+# What a policy takes from an answer of size 1, or from any: half of the last digit that is left.
+_CASTS = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
+# So many times finer, an answer that is rounded again is nearly always the coarse one.
+_FINER = 8.0
+
+
+def gives_no_less(one: Policy, other: Policy, size: float) -> bool:
+    """Whether the answers behind `other` can be made from those behind `one`, of typical `size`.
+
+    Digits can be dropped, noise added, long tokens left out: what is learned behind a coarse policy
+    is learned behind every finer one too.
+    """
+    if any("budget" in policy.attempts[-1] for policy in (one, other)) or one == other:
+        return False
+    mine, theirs = _read_simulation(one), _read_simulation(other)
+    if "token-bound" in mine and "token-bound" not in theirs:
+        return False
+    if mine.items() <= theirs.items():
+        return True
+    if "labels" in mine:
+        return False
+    # The sign of a number is kept by casts alone.
+    if "labels" in theirs:
+        return not mine.keys() & {"decimals", "noise"}
+    # Casts of long answers lose more than any absolute error; within the ball answers are short.
+    if "answers" in mine and "answers" not in theirs and "token-bound" not in theirs:
+        return False
+    if "answers" in theirs and mine.keys() & {"decimals", "noise"}:
+        return False
+    return _FINER * _measure_loss(mine, size) <= _measure_loss(theirs, size)
+
+
+def _read_simulation(policy: Policy) -> dict[str, str]:
+    parts = [told.partition("=") for told in policy.simulate]
+    return {name: value for name, _, value in parts}
+
+
+def _measure_loss(told: Mapping[str, str], size: float) -> float:
+    if "answers" in told:
+        return _CASTS[told["answers"]] * size
+    if "decimals" in told:
+        return 0.5 * 10.0 ** -int(told["decimals"])
+    return float(told.get("noise", 0.0))
+
+
+def find_nearer_attempt(
+    policy: Policy, lasts: Sequence[tuple[Policy, AttemptRecord]], size: float
+) -> list[AttemptRecord]:
+    """The attempt behind a coarser policy that comes nearer, where one means more to the owner."""
+    own = next(attempt.error for held, attempt in lasts if held == policy)
+    found = [
+        (attempt.error, coarser.name, attempt)
+        for coarser, attempt in lasts
+        if attempt.error is not None and gives_no_less(policy, coarser, size)
+    ]
+    if not found:
+        return []
+    error, name, attempt = min(found, key=lambda one: one[0])
+    if own is not None and (own <= error or judge_error(own) == judge_error(error)):
+        return []
+    return [structs.replace(attempt, behind=name)] if error < PROTECTS else []
+
+
 def describe_policy(
     policy: Policy, attempts: Sequence[AttemptRecord], of: str, *, judged: bool = True
 ) -> str:
@@ -144,10 +209,17 @@ def describe_policy(
     if not judged:
         verdict = "not judged, since the target was not learned"
     said = f"{policy.name[0].upper()}{policy.name[1:]}: {verdict}."
+    if last.behind:
+        said += f" Its answers can be coarsened to {last.behind}:"
+        return f"{said} there {last.queries:,} queries give {of} to a relative {last.error:.0e}."
     if last.error is None:
-        return f"{said} {last.queries:,} queries ended with {last.verdict}. {last.sentence}"
+        # What else a run says of itself is in its own record.
+        why = last.sentence.partition(". ")[0].rstrip(".")
+        return f"{said} {last.queries:,} queries ended with {last.verdict}. {why}."
     # The first and the last attempt show what asking more buys.
     shown = [a for a in (attempts[0], last) if a.error is not None][-len(attempts) :]
-    reached = ", ".join(f"{a.queries:,} queries give {of} to {a.error:.0e}" for a in shown)
+    reached = ", ".join(
+        f"{a.queries:,} queries give {of} to a relative {a.error:.0e}" for a in shown
+    )
     # Reasons are those of one head, where W is known.
     return f"{said} {reached}: {policy.why}." if of == "W" else f"{said} {reached}."

@@ -28,6 +28,9 @@ class LabelRow:
     bars: tuple[str, ...] = ()
 
 
+# What a sum of heads and one head have in common.
+_HEADS = "Single tokens are answered by an affine map, as attention heads answer them, and "
+
 LABELS: tuple[LabelRow, ...] = (
     LabelRow(
         "not finished", ("unfinished",), (), "The questions ended before the target was recognised."
@@ -43,31 +46,33 @@ LABELS: tuple[LabelRow, ...] = (
         "hidden",
         ("hidden",),
         ("one head",),
-        "The declared errors are as large as what answers differ by: nothing can be told.",
+        "The declared errors are as large as the differences between answers: nothing can be told.",
     ),
     LabelRow(
         "neighbours",
         ("neighbours",),
         ("wired",),
-        "Equal tokens side by side count otherwise than apart: no softmax without positions does.",
+        "Equal tokens count differently side by side than apart; without positions no softmax does"
+        " that.",
     ),
     LabelRow(
         "positions",
         ("order",),
         ("wired",),
-        "The order of earlier tokens changes the answer: there are positions.",
+        "The order of the earlier tokens changes the answer: the target tells positions apart.",
     ),
     LabelRow(
         "length or repeats",
         ("length",),
         ("wired",),
-        "Repeating all tokens changes the answer: length or repeats count, as in no softmax.",
+        "Repeating all tokens changes the answer: length or repeats matter, as they do"
+        " in no softmax.",
     ),
     LabelRow(
         "length or repeats",
         ("counted once",),
         (),
-        "Copies of a token change nothing although scores do: repeats are counted once.",
+        "Copies of a token change nothing although other tokens do: repeats are counted once.",
     ),
     LabelRow(
         "length or repeats",
@@ -101,93 +106,94 @@ LABELS: tuple[LabelRow, ...] = (
         "max-like",
         ("saturated",),
         ("one head", "several heads"),
-        "All weight lies on one token at every scale: a maximum, or scores sharper than the ladder"
-        " reaches.",
+        "One token takes all the attention however short the tokens are: a maximum, or very sharp"
+        " scores.",
         bars=("lone tokens bend", "scores show"),
     ),
     LabelRow(
         "saturated",
         ("saturated",),
         ("one head", "several heads"),
-        "All weight lies on one token wherever pairs were asked.",
+        "In every pair of tokens that was asked, one takes all the attention.",
         bars=("lone tokens bend",),
     ),
     LabelRow(
         "other attention",
         ("antisymmetry fails",),
         ("wired",),
-        "Opposite scores do not have weights that add up to 1: scores are not those of a softmax.",
+        "Opposite scores should have weights that add up to 1, and do not: this is no softmax.",
         bars=("lone tokens bend",),
     ),
     LabelRow(
         "several heads",
         ("copies fail",),
         ("several heads", "one head"),
-        "Lone tokens are affine, and copies of a token do not act as in one head: several heads.",
+        _HEADS + "copies of a token do not weigh as in one softmax: several heads.",
         bars=("lone tokens bend",),
     ),
     LabelRow(
         "several heads",
         ("odds fail",),
         ("several heads", "one head"),
-        "Lone tokens are affine, and scores do not act as in one head: several heads.",
+        _HEADS + "scores do not weigh tokens as in one softmax: several heads.",
         bars=("lone tokens bend",),
     ),
     LabelRow(
         "scores not seen",
         ("even weights",),
         ("one head", "several heads"),
-        "Lone tokens are affine, and all tokens weigh the same at every scale.",
+        _HEADS + "all tokens weigh the same, however long they are: no scores are seen.",
         bars=("lone tokens bend", "scores show"),
     ),
     LabelRow(
         "one head",
         ("copies and odds hold",),
         ("one head", "several heads"),
-        "Lone tokens are affine, and copies and odds act as in one head.",
+        _HEADS + "tokens weigh as in one softmax: one attention head.",
         bars=("lone tokens bend",),
     ),
     LabelRow(
         "heads",
         (),
         ("one head", "several heads"),
-        "Lone tokens are affine and earlier tokens act; whether as in one head was not seen.",
+        _HEADS + "earlier tokens matter: attention; of one head or of several was not seen.",
         bars=("lone tokens bend",),
     ),
     LabelRow(
         "third order",
         ("context acts", "homogeneous"),
         ("third order",),
-        "Answers grow as the square of the token and earlier tokens act: attention of third order.",
+        "Answers grow as the square of the token and earlier tokens matter: attention"
+        " of third order.",
         bars=("opposites differ", "no square", "no product", "no single unit"),
     ),
     LabelRow(
         "norm",
         ("norm", "unmoved by a shift"),
         ("wired",),
-        "Far out the answer follows the direction of the token less its mean: a LayerNorm.",
+        "Long tokens are answered by their direction alone, whatever their mean: a LayerNorm.",
         bars=("straight",),
     ),
     LabelRow(
         "norm",
         ("norm", "far line"),
         ("wired", "block"),
-        "Far out the answer follows the direction of the token, and the token itself is added: a"
-        " norm beside a residual.",
+        "Long tokens are answered by their direction, and the token itself is added: a norm beside"
+        " a residual.",
         bars=("straight",),
     ),
     LabelRow(
         "norm",
         ("norm",),
         ("wired", "block"),
-        "Far out the answer follows the direction of the token, not its length: there is a norm.",
+        "Long tokens are answered by their direction alone, not by their length: there is a norm.",
         bars=("straight",),
     ),
     LabelRow(
         "average",
         ("context acts", "average"),
         ("one-layer",),
-        "The answer is an average of functions of the tokens.",
+        "The answer is an average, over the tokens, of a function of each.",
         bars=("straight",),
     ),
     LabelRow(
@@ -200,41 +206,47 @@ LABELS: tuple[LabelRow, ...] = (
         "one-layer smooth",
         ("context acts", "curved"),
         ("one-layer smooth",),
-        "Lone tokens curve and earlier tokens act: attention before a smooth network.",
+        "Single tokens are answered by a curved function and earlier tokens matter:"
+        " attention before"
+        " a smooth network.",
     ),
     LabelRow(
         "one-layer",
         ("context acts",),
         ("one-layer",),
-        "Lone tokens are not affine and earlier tokens act: attention before a network.",
+        "Single tokens are not answered by an affine map, and earlier tokens matter:"
+        " attention before"
+        " a network.",
     ),
     LabelRow(
         "gated",
         ("grows",),
         ("gated",),
-        "Answers of the last token grow faster than it: a gated network.",
+        "Only the last token matters, and answers grow faster than it does: a gated network.",
         bars=("straight",),
     ),
     LabelRow(
         "saturating",
         ("curved", "levels off"),
         ("smooth",),
-        "Answers of the last token curve, and do not grow with it.",
+        "Only the last token matters; answers curve and level off.",
     ),
     LabelRow(
-        "smooth", ("curved",), ("smooth",), "Answers of the last token curve: a smooth network."
+        "smooth",
+        ("curved",),
+        ("smooth",),
+        "Only the last token matters, and answers curve: a smooth network.",
     ),
     LabelRow(
         "relu",
         (),
         ("relu", "smooth"),
-        "Only the last token acts, by pieces that are straight: a ReLU network.",
+        "Only the last token matters, and answers are straight between bends: a ReLU network.",
     ),
 )
 
 _TELL_POSITIONS = (
-    "Tell how the layer is wired, if you know it (--norm, --positions), or ask it without"
-    " positions."
+    "Say how the layer is wired, if you know it (--norm, --positions), or ask it without positions."
 )
 # What to try next where nothing is suggested, or nothing that was suggested succeeded.
 ADVICE: Mapping[str, str] = {
@@ -250,18 +262,19 @@ ADVICE: Mapping[str, str] = {
     "affine": "Ask tokens before the last that act, if there are any (--tokens).",
     "max-like": "Keep tokens short, so that weights are not all on one (--token-bound).",
     "saturated": "Keep tokens short, so that weights are not all on one (--token-bound).",
-    "other attention": "Look for capped, normalised or higher scores: only those of a softmax are"
-    " learned.",
+    "other attention": "Look for scores that are capped, normalised or of higher order: only plain"
+    " softmax"
+    " scores are learned.",
     "several heads": "Ask all outputs of the layer at once, or give the learner more room by naming"
     " it (--learner several-heads).",
     "scores not seen": "Ask longer tokens, if the target takes them.",
-    "one head": "Look for what longer, repeated or far tokens do in the target.",
+    "one head": "Look for what long sequences, repeated tokens or long tokens do in the target.",
     "heads": "Name a learner (--learner low-rank, several-heads).",
     "third order": "Give the learner more room by naming it (--learner third-order): it learns one"
     " unit of third order.",
-    "norm": "Tell the norm (--norm rms or layer, --positions), or ask the layer behind it; of whole"
+    "norm": "Name the norm (--norm rms or layer, --positions), or ask the layer behind it; of whole"
     " blocks those with LayerNorms and smooth units are learned.",
-    "average": "Only attention by softmax before a ReLU network is learned.",
+    "average": "Of such targets only softmax attention before a ReLU network is learned.",
     "homogeneous": "Only attention by softmax, one unit of third order, and networks with one"
     " hidden layer are learned.",
     "one-layer smooth": "Give the learner more room by naming it (--learner smooth-layer); several"

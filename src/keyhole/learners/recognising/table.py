@@ -57,15 +57,18 @@ FINDINGS: Mapping[str, FindingRow] = {
     "length": FindingRow(
         ("equal copies", "doubled pair", "long pair", "doubled context"),
         ALL,
-        "Copies of all tokens change the answer, as in no softmax.",
+        "Repeating all tokens changes the answer, as in no softmax.",
     ),
     "counted once": FindingRow(
-        ("once",), HEADS, "Copies of one token change nothing, although scores do.", pairs=True
+        ("once",),
+        HEADS,
+        "Copies of one token change nothing, although other tokens do.",
+        pairs=True,
     ),
     "lone tokens bend": FindingRow(
         ("odd", "additive", "far odd", "far x", "far -x", "far y"),
         HEADS,
-        "Lone tokens are not answered by an affine map.",
+        "Single tokens are not answered by an affine map.",
     ),
     "earlier tokens act": FindingRow(
         (
@@ -87,10 +90,13 @@ FINDINGS: Mapping[str, FindingRow] = {
         pairs=True,
     ),
     "copies fail": FindingRow(
-        ("copies",), ("head",), "Copies of a token do not act as in one head.", pairs=True
+        ("copies",), ("head",), "Copies of a token do not weigh as in one softmax head.", pairs=True
     ),
     "odds fail": FindingRow(
-        ("odds",), ("head",), "Scores do not change the odds as in one head.", pairs=True
+        ("odds",),
+        ("head",),
+        "A score twice as large does not square the odds, as in one softmax head.",
+        pairs=True,
     ),
     "homogeneous": FindingRow(
         ("degree at x",),
@@ -104,10 +110,10 @@ FINDINGS: Mapping[str, FindingRow] = {
         ("square", "square at y"), ("tensor",), "Answers do not grow as the square of the token."
     ),
     "no product": FindingRow(
-        ("rank two",), ("tensor",), "Lone tokens are answered by no product of two linear forms."
+        ("rank two",), ("tensor",), "Single tokens are answered by no product of two linear forms."
     ),
     "no single unit": FindingRow(
-        ("zero tokens",), ("tensor",), "Zero tokens do not act as in one unit of third order."
+        ("zero tokens",), ("tensor",), "Zero tokens do not weigh as in one unit of third order."
     ),
     "curved": FindingRow(("curves",), ("relu",), "Answers curve evenly near two tokens."),
     "residual": FindingRow(("residual",), (), "The last token is added to the answer: a residual."),

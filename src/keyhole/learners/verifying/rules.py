@@ -337,15 +337,15 @@ _SAME = _expect_zero(1.0, -1.0)
 
 RULES: Mapping[str, Rule] = {
     "odd": Rule(
-        "Heads answer lone tokens by an affine map: f(x) + f(-x) = 2 f(0).",
+        "Heads answer single tokens by an affine map: f(x) + f(-x) = 2 f(0).",
         _expect_zero(1.0, 1.0, -2.0),
     ),
     "additive": Rule(
-        "Heads answer lone tokens by an affine map: f(x + y) + f(0) = f(x) + f(y).",
+        "Heads answer single tokens by an affine map: f(x + y) + f(0) = f(x) + f(y).",
         _expect_zero(1.0, 1.0, -1.0, -1.0),
     ),
     "proportional": Rule(
-        "Heads answer lone tokens by an affine map: f(Cx) - f(0) = C (f(x) - f(0)).",
+        "Heads answer single tokens by an affine map: f(Cx) - f(0) = C (f(x) - f(0)).",
         _measure_proportion,
     ),
     "antisymmetry": Rule(
@@ -358,37 +358,50 @@ RULES: Mapping[str, Rule] = {
     ),
     "odds": Rule("In one head a score twice as large squares the odds of a token.", _measure_odds),
     "once": Rule(
-        "In softmax heads that are not saturated, copies of a token count.", _measure_once
+        "In softmax heads whose weights are not all on one token, copies of a token count.",
+        _measure_once,
     ),
     "doubling": Rule(
-        "Softmax without positions answers a sequence as the same with every token doubled.", _SAME
+        "Softmax without positions answers a sequence as it answers the same with every"
+        " token twice.",
+        _SAME,
     ),
-    "equal copies": Rule("Softmax answers copies of one token as that token alone.", _SAME),
+    "equal copies": Rule(
+        "Softmax answers several copies of one token as it answers that token alone.", _SAME
+    ),
     "order": Rule("Without positions the order of earlier tokens changes nothing.", _SAME),
-    "earlier tokens": Rule("A network of the last token heeds no token before it.", _SAME),
+    "earlier tokens": Rule(
+        "The answer of a network of the last token does not depend on the tokens before it.", _SAME
+    ),
     "average": Rule(
-        "Averages of token functions have 4f([x;x;w;y]) = 4f([x;y]) + 2f([w;y]) - 2f([y]).",
+        "An average over tokens of a function of each has 4f([x;x;w;y]) = 4f([x;y]) +"
+        " 2f([w;y]) - 2f([y]).",
         _expect_zero(4.0, -4.0, -2.0, 2.0),
     ),
     "homogeneous": Rule(
         "Networks with one hidden layer are not homogeneous of degree 2 or 3.", _measure_degree
     ),
-    "even": Rule("Units of third order answer a token as its opposite.", _SAME),
+    "even": Rule("Units of third order answer a token as they answer its opposite.", _SAME),
     "square": Rule(
         "Units of third order answer C x by C^2 times the answer to x.", _measure_square
     ),
     "rank two": Rule(
-        "Units of third order answer lone tokens by a product of two linear forms.", _measure_rank
+        "Units of third order answer single tokens by a product of two linear forms.", _measure_rank
     ),
     "zero tokens": Rule(
         "In one unit of third order zero tokens beside y have 3 F_1 (F_0 - F_2) = 8 F_2 (F_0 -"
         " F_1), F_m = f([0; ..; 0; y]) with m of them.",
         _measure_zeros,
     ),
-    "curvature": Rule("A piecewise linear function does not curve evenly.", _measure_curve),
-    "kink": Rule("A smooth function has equal second differences side by side.", _measure_kink),
+    "curvature": Rule(
+        "A piecewise linear function bends in places and is straight between them.", _measure_curve
+    ),
+    "kink": Rule(
+        "A smooth function bends as much on one side of a point as on the other.", _measure_kink
+    ),
     "hull": Rule(
-        "One head without residual answers within the box of the answers to its tokens alone.",
+        "One head without residual answers between the least and the largest answer to"
+        " its tokens alone.",
         _measure_hull,
     ),
     "residual": Rule("Without a residual g(1) - g(-1) = f(x) - f(y).", _measure_residual),

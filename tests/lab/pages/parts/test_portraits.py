@@ -133,10 +133,15 @@ def test_a_run_without_a_model_has_no_picture(tmp_path):
 
 
 def test_the_count_of_queries_of_several_heads_speaks_of_all_of_them():
-    data = structs.replace(EXACT, width=8, heads=3, rank=8)
-    assert recovery_page._title_queries(data, 480, 134, 48).startswith(
-        "480 queries recover 3 heads of width 8;"
+    data = structs.replace(EXACT, width=8, heads=3, rank=8, degrees_of_freedom=144)
+    assert recovery_page._describe_shape(data) == "3 heads of width 8"
+    one = structs.replace(data, heads=1, model_class="head")
+    assert recovery_page._describe_shape(one) == "a 8 x 8 head of rank 8"
+
+
+def test_what_is_no_head_is_not_called_one():
+    unit = structs.replace(
+        EXACT, width=4, heads=1, rank=2, degrees_of_freedom=27, model_class="tensor"
     )
-    assert "a 8 x 8 head of rank 8" in recovery_page._title_queries(
-        structs.replace(data, heads=1), 80, 128, 72
-    )
+    assert recovery_page._describe_shape(unit) == "a unit of third order on tokens of width 4"
+    assert recovery_page._describe_shape(structs.replace(unit, verdict="UNVERIFIED")) is None

@@ -161,7 +161,7 @@ def _describe_bits(best: Built) -> str:
             f" Float64 does not carry these numbers; fixed point of {bits} bits does, by the bound"
             " on its rounding."
         )
-    return f" Numbers of {bits} bits were seen to hold."
+    return f" On the inputs asked, numbers of {bits} bits were enough."
 
 
 def _describe_shape(best: Built) -> str:

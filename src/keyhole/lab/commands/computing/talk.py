@@ -114,11 +114,12 @@ def _describe_talk(
     words = {2: "Two", 3: "Three"}[job.people]
     against = f"; no two people do {task.name} of these sizes with fewer than {needed:,}"
     as_well = errors[1] <= max(errors[0], task.accuracy)
-    done = "as well as alone" if as_well else "worse than alone"
+    done = "as well as by one person" if as_well else "worse than by one person"
     return (
-        f"{words} people run the model with {talk.bits:,} bits an input, {talk.each} bits a"
-        f" number{against if needed else ''}. Answers move by {talk.deviation:.2g} at most, and"
-        f" the task is done {done} (error {errors[1]:.2g} against {errors[0]:.2g})."
+        f"{words} people who share out the tokens run the model with messages of"
+        f" {talk.bits:,} bits for an input, {talk.each} bits for a number"
+        f"{against if needed else ''}. Rounded so, answers move by {talk.deviation:.2g} at most,"
+        f" and the task is done {done} (error {errors[1]:.2g} against {errors[0]:.2g})."
     )
 
 

@@ -35,7 +35,9 @@ def describe_outcome(rows: Rows, error_of: str, untried: Sequence[str] = ()) -> 
     said += f" {len(leak)} of {len(tried)} output policies do not protect it"
     said += f"; {_list_names(keep)} {'do' if len(keep) > 1 else 'does'}." if keep else "."
     if beyond := len(tried) - len(keep) - len(leak):
-        said += f" {beyond} are beyond this extractor, which does not show that they protect."
+        said += (
+            f" This extractor failed behind {beyond} more, which does not show that they protect."
+        )
     if error_of != "W":
         said += " Judged by the error of answers, since the target is not a single head."
     if untried:

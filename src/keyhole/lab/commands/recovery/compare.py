@@ -74,8 +74,8 @@ def _compare_weights(a: Any, b: Any) -> CompareRecord | None:
     counts: list[int] = list(getattr(apart, of, ()))
     units = "heads" if of == "heads" else "hidden units"
     sentence = (
-        f"The models differ by {apart.largest:.1e} at most, relatively, once the order of {units}"
-        " no longer counts."
+        f"Weights differ by at most {apart.largest:.2g} of their size, {units} put in the same"
+        " order."
     )
     # Units that do nothing are not counted: other numbers of them are other functions.
     if len(set(counts)) > 1:
@@ -103,16 +103,16 @@ def _tell_answers(job: CompareJob, gap: AnswerGap, last: list[str]) -> str:
     """The outcome for answers in one sentence."""
     asked = f"on {gap.sequences} fresh sequences of up to {gap.lengths[-1]} tokens"
     read = f" ({' and '.join(last)} read at the last position)" if last else ""
-    equal = f"up to {format_number(gap.allowed)} they are equal"
+    equal = f"up to {format_number(gap.allowed)} counts as equal"
     if gap.same:
         return (
-            f"{job.b} answers as {job.a} does{read}: every answer is within"
-            f" {format_number(gap.worst)}, relatively, {asked}; {equal}."
+            f"{job.b} answers as {job.a} does{read}: the largest difference is"
+            f" {format_number(gap.worst)} of an answer, {asked}; {equal}."
         )
     return (
-        f"{job.b} does not answer as {job.a} does{read}: answers are"
-        f" {format_number(gap.relative)} apart, relatively, and {format_number(gap.worst)} at"
-        f" worst, {asked}, most at length {gap.farthest}; {equal}."
+        f"{job.b} does not answer as {job.a} does{read}: the difference is"
+        f" {format_number(gap.relative)} of an answer in the root mean square and"
+        f" {format_number(gap.worst)} at worst, {asked}, most at length {gap.farthest}; {equal}."
     )
 
 

@@ -9,9 +9,11 @@ from keyhole.drawing.describing import Axes, Axis, Chart, Line, Point
 from keyhole.drawing.heatmaps import draw_signed_heatmap
 from keyhole.drawing.html import (
     Markup,
+    caption_picture,
     element,
     format_number,
     format_section,
+    frame_figure,
     join_markup,
     join_pictures,
 )
@@ -54,13 +56,28 @@ def _draw_looks(layer: AttentionLayer) -> Markup:
 
 
 def _draw_curves(about: str, said: str, values: Matrix) -> Markup:
-    """One curve per head over displacements."""
-    lines = [
-        Line(f"head {h + 1}", "ours", [_mark(h, k, value) for k, value in enumerate(row)])
-        for h, row in enumerate(values[:_HEADS])
+    """One picture per head over displacements, all on one scale: curves in one would tangle."""
+    shown = values[:_HEADS]
+    reach = float(shown.max() - shown.min()) or 1.0
+    low, high = float(shown.min()) - 0.05 * reach, float(shown.max()) + 0.05 * reach
+    pictures = [
+        frame_figure(
+            draw_chart(
+                Chart(
+                    f"{about}, head {h + 1}",
+                    Axis("displacement; 0 is the last token"),
+                    Axis(said, low=low, high=high),
+                    [Line("", "ours", [_mark(h, k, value) for k, value in enumerate(row)])],
+                    width=250.0,
+                    height=150.0,
+                )
+            ),
+            caption_picture(f"head {h + 1}", f"{said} by displacement"),
+            width="21rem",
+        )
+        for h, row in enumerate(shown)
     ]
-    chart = Chart(about, Axis("displacement; 0 is the last token"), Axis(said), lines)
-    return join_markup(element("p", about), draw_chart(chart))
+    return join_markup(element("p", about), join_pictures(*pictures))
 
 
 def list_position_scores(layer: AttentionLayer) -> Matrix | None:

@@ -76,6 +76,7 @@ def draw_heads_portrait(data: RecoveryRecord, model: MultiHead) -> Markup:
             f"size of {name} of head",
             f"|{name}|, log scale",
             [float(np.linalg.norm(x)) for x in part],
+            across="head",
         )
         for name, part in (("W", model.W), ("V", model.V))
     ]
@@ -120,13 +121,18 @@ def draw_network_portrait(data: RecoveryRecord, net: Network) -> Markup:
     order = np.argsort(-jumps, kind="stable")
     figures = (
         _draw_log_sizes(
-            data, "jump of slope at unit", "jump of slope |D|, log scale", jumps[order]
+            data,
+            "jump of slope at unit",
+            "jump of slope |D|, log scale",
+            jumps[order],
+            across="hidden unit",
         ),
         _draw_log_sizes(
             data,
             "distance from the origin of unit",
             "distance from 0, |t|, log scale",
             np.abs(form.t[order]),
+            across="hidden unit",
         ),
         draw_signed_heatmap(
             "normals n of the hidden units", form.n[order], name="n", axes=_NORMALS
@@ -146,7 +152,13 @@ def _draw_gated_portrait(data: RecoveryRecord, net: Gated) -> Markup:
     size = np.prod([np.linalg.norm(part, axis=0) for part in parts], axis=0)
     order = np.argsort(-size, kind="stable")
     figures = (
-        _draw_log_sizes(data, "size of unit", "size of a unit |A||B||C|, log scale", size[order]),
+        _draw_log_sizes(
+            data,
+            "size of unit",
+            "size of a unit |A||B||C|, log scale",
+            size[order],
+            across="hidden unit",
+        ),
         draw_signed_heatmap("gates A", net.A[order], name="A", axes=_NORMALS),
         draw_signed_heatmap("factors B", net.B[order], name="B", axes=_NORMALS),
     )
@@ -155,7 +167,7 @@ def _draw_gated_portrait(data: RecoveryRecord, net: Gated) -> Markup:
 
 
 def _draw_log_sizes(
-    data: RecoveryRecord, name: str, said: str, values: Vector | list[float]
+    data: RecoveryRecord, name: str, said: str, values: Vector | list[float], *, across: str
 ) -> Markup:
     """Sizes on a log scale, one mark each."""
     sizes = np.asarray(values, dtype=np.float64)
@@ -163,7 +175,7 @@ def _draw_log_sizes(
         return Markup()
     kind = "bad" if data.verdict == Verdict.CLASS_REFUTED.name else "ours"
     note = f"from {format_number(float(sizes.min()))} to {format_number(float(sizes.max()))}"
-    chart = describe_log_marks(f"{said}, {note}", name, said, {kind: sizes})
+    chart = describe_log_marks(f"{said}, {note}", name, said, {kind: sizes}, across=across)
     return frame_figure(draw_chart(chart), caption_picture(said.removesuffix(", log scale"), note))
 
 
@@ -175,5 +187,9 @@ def _draw_spectra(data: RecoveryRecord, whose: str, several: list[Matrix]) -> Ma
         (float(value) for W in fine for value in np.linalg.svd(W, compute_uv=False)), reverse=True
     )
     return _draw_log_sizes(
-        data, f"singular value {whose}", f"singular values {whose}, log scale", values
+        data,
+        f"singular value {whose}",
+        f"singular values {whose}, log scale",
+        values,
+        across="index, largest first",
     )
