@@ -239,6 +239,7 @@ _KINDS = (
         model=TokenHeads,
         describe=describe_tokens,
         restore=restore_tokens,
+        export=f"{_SEQUENCES}:add_token_heads",
     ),
     ModelKind(
         name="mlp",

@@ -7,10 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, save_model
+from onnxruntime import InferenceSession
 
 import keyhole
 from keyhole import Match2, SparseAverage, build
+from keyhole.constructions.shared.base import list_recipes
 from keyhole.constructions.shared.coded_tokens import CodedTokens, Perceptron
+from keyhole.constructions.sparse_averages.set_queries import SetQueries
 from keyhole.errors import InvalidInput, TargetFailed
 from keyhole.lab.jobs import LearnJob
 from keyhole.lab.onnx.export import export_onnx
@@ -20,10 +23,12 @@ from keyhole.models.baselines import Mlp, Recurrent
 from keyhole.models.last_token.gated import Gated
 from keyhole.models.layers.causal_attention import CausalAttention
 from keyhole.models.layers.tensor_row import TensorRow
+from keyhole.models.layers.token_heads import TokenHeads
 from keyhole.models.linear import LinearAttention
 from keyhole.models.stack import Block, Transformer
 from keyhole.models.tensor import TensorAttention, TensorHeads
 from keyhole.oracles.onnx_file import OnnxFile
+from keyhole.tasks.registry import TASKS, find_kind, task_named
 
 WIDTH = 4
 rng = np.random.default_rng(8)
@@ -270,9 +275,53 @@ def test_a_built_match2_answers_from_its_file(tmp_path, rng):
     np.testing.assert_allclose(OnnxFile(tmp_path / "m.onnx").ask(X - 22.0), said, atol=1e-12)
 
 
-def test_a_stack_of_token_maps_is_refused_and_its_layer_is_not(tmp_path, rng):
-    model = build(SparseAverage(length=6, q=2), rng=rng).model
-    with pytest.raises(InvalidInput, match=r"token map 'set-queries' cannot be written as"):
+SMALL = {
+    "sparse-average": {"length": 7, "q": 2, "dimension": 2},
+    "match2": {"length": 5, "modulus": 9},
+    "match3": {"length": 5, "modulus": 9},
+    "match3-bigram": {"length": 6, "modulus": 9},
+    "match3-local": {"length": 7, "modulus": 9, "radius": 1},
+    "match4": {"length": 4, "modulus": 7},
+    "triangles": {"nodes": 5},
+    "four-cycles": {"nodes": 5},
+    "index-lookup": {"length": 6, "symbols": 5},
+    "composition": {"symbols": 3},
+    "induction-heads": {"length": 7, "symbols": 3},
+    "k-hop": {"length": 8, "symbols": 3, "hops": 3},
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_construction_answers_from_its_file(name, tmp_path):
+    """At its last token, for inputs the task draws; the runtime is not ours."""
+    task = task_named(name, **SMALL[name])
+    split = find_kind(task).load("split_recipes")
+    recipes = [*list_recipes(task), *(split(task, 2) if split else ())]
+    tried = [one for one in recipes if one.suits(task)]
+    assert tried
+    for recipe in tried:
+        accuracy = getattr(task, "accuracy", 1e-3) or 1e-3
+        options = {"number_format": "f64", "embed": None, "rng": np.random.default_rng(1)}
+        model = recipe.build(task, accuracy=accuracy, **options).model
+        export_onnx(model, tmp_path / "m.onnx")
+        X = task.sample(12, rng=np.random.default_rng(2))
+        said = OnnxFile(tmp_path / "m.onnx").ask(X)
+        np.testing.assert_allclose(said, model(X)[:, -1], rtol=1e-9, atol=1e-9, err_msg=recipe.name)
+
+
+def test_a_language_model_of_heads_answers_ids_from_its_file(tmp_path, rng):
+    model = TokenHeads(*rng.normal(size=(2, 2, 9, 9)))
+    export_onnx(model, tmp_path / "m.onnx")
+    ids = rng.integers(0, 9, size=(6, 5))
+    (said,) = InferenceSession(tmp_path / "m.onnx").run(None, {"tokens": ids})
+    np.testing.assert_allclose(said, model(ids[..., None].astype(float)), rtol=1e-12)
+
+
+def test_a_table_that_is_too_large_is_refused_and_a_layer_is_not(tmp_path, rng):
+    small = build(SparseAverage(length=6, q=2), rng=rng).model
+    many = SetQueries(rng.normal(size=(40, 10)), "least-squares", 1e-3, 5)
+    model = Transformer((Block(many, small.blocks[0].layer, None),), None)
+    with pytest.raises(InvalidInput, match=r"a table of all 5 of 40 positions"):
         export_onnx(model, tmp_path / "m.onnx")
     layer = model.blocks[0].layer
     export_onnx(layer, tmp_path / "m.onnx")

@@ -9,7 +9,7 @@ from msgspec import structs
 from keyhole.errors import InvalidInput
 from keyhole.lab.jobs import PlanJob
 from keyhole.lab.running import run_job
-from keyhole.lab.runs.recovery_records import AttemptRecord
+from keyhole.lab.runs.recovery_records import AttemptRecord, PolicyRecord
 from keyhole.lab.targets.opening import read_declarations, simulate_policies
 from keyhole.lab.targets.policies import (
     Policy,
@@ -234,3 +234,11 @@ def test_labels_are_planned_by_bits():
 def test_an_accuracy_that_cannot_be_promised_is_refused(wrong):
     with pytest.raises(InvalidInput):
         run_job(PlanJob(width=4, **wrong))
+
+
+def test_the_nearest_copy_decides_whichever_attempt_made_it():
+    made = [attempt(500, 0.04), attempt(900, 0.3), attempt(2000, None)]
+    row = PolicyRecord(policy="noise", simulate=[], protects=False, verdict="", attempts=made)
+    assert row.nearest is made[0]
+    assert structs.replace(row, attempts=made[2:]).nearest is made[2]
+    assert "a blurred copy leaks" in describe_policy(Policy("noise", (), ""), made, "answers")

@@ -23,6 +23,7 @@ from keyhole.models import (
     ReluNet,
     SelfAttention,
 )
+from keyhole.models.layers.token_heads import TokenHeads
 from keyhole.models.registry import load_model_part
 from keyhole.models.stack import Transformer
 
@@ -125,15 +126,17 @@ def _add_model(graph: Graph, last: str, model: Any) -> str:
 def export_onnx(model: Any, path: str | Path) -> None:
     """Write a model as ONNX: `tokens` (batch, length, width) to `answers` (batch, outputs).
 
+    A model on token ids takes whole numbers (batch, length) and answers a logit for each.
+
     Args:
         model: a head, several heads, a network, a one-layer Transformer; or, read at its last
             token, a layer of any wiring, a whole block, attention of higher order, a fully
-            connected or a recurrent network, or a stack whose token maps have a form in ONNX
-            (coded-tokens, perceptron, angles).
+            connected or a recurrent network, a one-layer language model, or a stack of layers with
+            their token maps. Maps that try inputs one by one become tables.
         path: the file to write.
 
     Raises:
-        InvalidInput: the model is of another kind, or has a token map without such a form.
+        InvalidInput: the model is of another kind, or a table would have more than 2^20 rows.
     """
     model = model.read_last() if isinstance(model, SelfAttention) else model
     graph = Graph()
@@ -147,7 +150,10 @@ def export_onnx(model: Any, path: str | Path) -> None:
     graph.add("Identity", answers)
     # The name is the contract of whoever asks the file.
     graph.nodes[-1].output[0] = "answers"
-    taken = helper.make_tensor_value_info("tokens", TensorProto.DOUBLE, ["batch", "length", width])
+    # Ids are whole numbers, as the runtimes of language models take them.
+    ids = isinstance(model, TokenHeads)
+    form, shape = (TensorProto.INT64, []) if ids else (TensorProto.DOUBLE, [width])
+    taken = helper.make_tensor_value_info("tokens", form, ["batch", "length", *shape])
     given = helper.make_tensor_value_info("answers", TensorProto.DOUBLE, ["batch", outputs])
     made = helper.make_model(
         helper.make_graph(graph.nodes, "keyhole", [taken], [given], graph.weights),

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from keyhole.errors import InvalidInput
 from keyhole.lab.onnx.graph import Graph, TensorProto, helper
 from keyhole.models.baselines import STATES, UNROUNDED, Cell, Mlp, Recurrent
 from keyhole.models.layers.tensor_row import TensorRow
+from keyhole.models.layers.token_heads import TokenHeads
 from keyhole.models.tensor import TensorAttention, TensorHeads
 
 _LETTERS = "nkpqrstuvw"  # one for every position of a tuple
@@ -16,20 +19,31 @@ _LETTERS = "nkpqrstuvw"  # one for every position of a tuple
 
 def add_tensor_attention(graph: Graph, last: str, unit: TensorAttention) -> str:
     """One softmax over all tuples of positions, and the average of their products of values."""
+    row = graph.add("Unsqueeze", last, graph.weight([1]))
+    return graph.add("Squeeze", _add_tuples(graph, row, "tokens", unit), graph.weight([1]))
+
+
+def add_tensor_rows(graph: Graph, tokens: str, unit: TensorAttention) -> str:
+    """The same for every token of a sequence."""
+    return _add_tuples(graph, tokens, tokens, unit)
+
+
+def _add_tuples(graph: Graph, asking: str, tokens: str, unit: TensorAttention) -> str:
     if len(unit.K) > len(_LETTERS):
         raise InvalidInput(
             f"attention of order {unit.order} cannot be written as ONNX; {len(_LETTERS) + 1} is the"
             " most."
         )
     at = _LETTERS[: len(unit.K)]
-    keys = [graph.affine("tokens", K) for K in unit.K]
-    values = [graph.affine("tokens", V) for V in unit.V]
+    keys = [graph.affine(tokens, K) for K in unit.K]
+    values = [graph.affine(tokens, V) for V in unit.V]
     tuples = ",".join(f"b{letter}e" for letter in at)
-    scores = graph.add("Einsum", graph.affine(last, unit.Q), *keys, equation=f"be,{tuples}->b{at}")
-    flat = graph.add("Softmax", graph.add("Flatten", scores, axis=1), axis=-1)
-    shares = graph.add("Reshape", flat, graph.add("Shape", scores))
+    query = graph.affine(asking, unit.Q)
+    scores = graph.add("Einsum", query, *keys, equation=f"bie,{tuples}->bi{at}")
+    flat = graph.add("Reshape", scores, graph.weight([0, 0, -1]))
+    shares = graph.add("Reshape", graph.add("Softmax", flat, axis=-1), graph.add("Shape", scores))
     tuples = ",".join(f"b{letter}o" for letter in at)
-    return graph.add("Einsum", shares, *values, equation=f"b{at},{tuples}->bo")
+    return graph.add("Einsum", shares, *values, equation=f"bi{at},{tuples}->bio")
 
 
 def add_tensor_row(graph: Graph, last: str, row: TensorRow) -> str:
@@ -40,6 +54,21 @@ def add_tensor_row(graph: Graph, last: str, row: TensorRow) -> str:
 def add_tensor_heads(graph: Graph, last: str, layer: TensorHeads) -> str:
     """The answers of all heads, added up."""
     return graph.add("Sum", *(add_tensor_attention(graph, last, head) for head in layer.heads))
+
+
+def add_token_heads(graph: Graph, last: str, model: TokenHeads) -> str:
+    """A one-layer language model: its heads on the one-hot forms of ids."""
+    del last
+    each: list[str] = []
+    for scores, values in zip(model.scores, model.values, strict=True):
+        # The score of every earlier id for the last one: a row of S for each, its last column.
+        asking = graph.add("Gather", "tokens", graph.weight(np.array(-1)), axis=1)
+        rows = graph.add("Gather", graph.weight(scores.T), asking, axis=0)
+        column = graph.add("GatherElements", rows, "tokens", axis=1)
+        weights = graph.add("Softmax", column, axis=-1)
+        read = graph.add("Gather", graph.weight(values), "tokens", axis=0)
+        each.append(graph.add("Einsum", weights, read, equation="bn,bnv->bv"))
+    return graph.add("Sum", *each)
 
 
 def add_mlp(graph: Graph, last: str, model: Mlp) -> str:

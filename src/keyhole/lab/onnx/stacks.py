@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from keyhole.constructions.matching.waves import Angles
 from keyhole.constructions.shared.coded_tokens import CodedTokens, Perceptron
 from keyhole.errors import InvalidInput
 from keyhole.lab.onnx.graph import Graph, TensorProto
+from keyhole.lab.onnx.sequences import add_tensor_rows
+from keyhole.lab.onnx.token_maps import OUTPUTS, WIDTHS, WRITERS
 from keyhole.models.attention import SelfAttention
 from keyhole.models.layers.causal_attention import CausalAttention
 from keyhole.models.linear import LinearAttention
 from keyhole.models.stack import Block, Layer, TokenMap, Transformer
-
-_MOST_ROWS = 2**20  # rows of a table that stands for cosines and sines
+from keyhole.models.tensor import TensorAttention, TensorHeads
 
 
 def add_stack(graph: Graph, model: Transformer) -> str:
@@ -35,26 +35,28 @@ def measure_stack(model: Transformer) -> tuple[int, int]:
         InvalidInput: the stack begins or ends with a token map that has no form in ONNX.
     """
     first, out = model.blocks[0].map, model.out
-    if isinstance(first, Angles):
-        width = 1
-    elif isinstance(first, CodedTokens):
+    if isinstance(first, CodedTokens):
         width = first.plain + first.coded
     elif isinstance(first, Perceptron):
         width = len(first.W1)
+    elif type(first) in WIDTHS:
+        width = WIDTHS[type(first)](first)
     else:
         raise _refuse_map(first)
     if out is None:
         return width, model.blocks[-1].layer.outputs
-    if not isinstance(out, Perceptron):
-        raise _refuse_map(out)
-    return width, (out.W2 if out.Wo is None else out.Wo).shape[1]
+    if isinstance(out, Perceptron):
+        return width, (out.W2 if out.Wo is None else out.Wo).shape[1]
+    if type(out) in OUTPUTS:
+        return width, OUTPUTS[type(out)](out)
+    raise _refuse_map(out)
 
 
 def _refuse_map(token_map: TokenMap) -> InvalidInput:
     return InvalidInput(
-        f"a Transformer with the token map {token_map.name!r} cannot be written as ONNX: it has no"
-        " form there. Maps that have are angles (first), coded-tokens and perceptron; the layers,"
-        " model.blocks[i].layer, can be written one by one."
+        f"a Transformer with the token map {token_map.name!r} cannot be written as ONNX: it tries"
+        " inputs one by one, or stands where it reads no tokens. The layers, model.blocks[i].layer,"
+        " can be written one by one."
     )
 
 
@@ -63,8 +65,8 @@ def _add_map(graph: Graph, x: str, token_map: TokenMap) -> str:
         return _add_coded_tokens(graph, x, token_map)
     if isinstance(token_map, Perceptron):
         return _add_perceptron(graph, x, token_map)
-    if isinstance(token_map, Angles):
-        return _add_angles(graph, x, token_map)
+    if type(token_map) in WRITERS:
+        return WRITERS[type(token_map)](graph, x, token_map)
     raise _refuse_map(token_map)
 
 
@@ -83,10 +85,13 @@ def _add_mapped_layer(graph: Graph, x: str, block: Block) -> str:
 
 def _add_sequence_layer(graph: Graph, x: str, layer: Layer) -> str:
     """A layer of summed heads, from sequences to sequences."""
+    if isinstance(layer, TensorAttention | TensorHeads):
+        heads = layer.heads if isinstance(layer, TensorHeads) else (layer,)
+        return graph.add("Sum", *(add_tensor_rows(graph, x, head) for head in heads))
     if not isinstance(layer, SelfAttention | CausalAttention | LinearAttention):
         raise InvalidInput(
             f"a Transformer with a layer of {type(layer).__name__} cannot be written as ONNX;"
-            " softmax, causal and linear attention can."
+            " softmax, causal and linear attention, and attention of higher order, can."
         )
     weigh = _WEIGHERS[type(layer)]
     # A fourth axis for the heads: (batch, 1, length, width) times (heads, width, embed).
@@ -165,17 +170,3 @@ def _add_perceptron(graph: Graph, x: str, net: Perceptron) -> str:
         return h
     h = graph.affine(h, net.Wo, net.bo)
     return h if net.squash == "none" else graph.add("Sigmoid", h)
-
-
-def _add_angles(graph: Graph, x: str, token_map: Angles) -> str:
-    """The mapped tokens of every residue, looked up: runtimes lack cosines in float64."""
-    modulus = token_map.modulus
-    if modulus > _MOST_ROWS:
-        raise InvalidInput(
-            f"angles are written as ONNX up to a modulus of {_MOST_ROWS:,}; got {modulus:,}."
-        )
-    table = token_map(np.arange(modulus, dtype=np.float64)[None, :, None])[0]
-    named = graph.add("Round", graph.add("Gather", x, graph.weight(np.array(0)), axis=2))
-    whole = graph.add("Cast", named, to=TensorProto.INT64)
-    at = graph.add("Mod", whole, graph.weight(np.array(modulus)))
-    return graph.add("Gather", graph.weight(table), at, axis=0)

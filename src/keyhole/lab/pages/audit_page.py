@@ -102,9 +102,9 @@ def _trace_attempts(k: int, row: PolicyRecord) -> Iterator[Line]:
             min(max(error, _LEAST), _MOST),
             k,
             f"{a.queries:,} queries: error {format_number(error)}, {a.verdict}",
-            label=f"{a.queries:,} queries" if order == len(known) else "",
+            label=f"{a.queries:,} queries" if a is row.nearest else "",
         )
-        for order, (a, error) in enumerate(known, start=1)
+        for a, error in known
     ]
     yield Line("", _choose_mark(row), points)
     # No model has no place on the axis: it stands at the end that protects.
@@ -120,7 +120,7 @@ def _choose_mark(row: PolicyRecord) -> str:
 def _draw_policies(data: AuditRecord) -> Markup:
     note = (
         "● the policy gives the weights away, ■ it keeps them back, ▲ this extractor fails behind"
-        " it, and another may not; the last attempt is named with"
+        " it, and another may not; the nearest attempt is named with"
         f" its number of queries; ✕ no model; the shaded side keeps {data.error_of} back"
     )
     return frame_figure(draw_chart(describe_policies(data)), note, width="100%")

@@ -238,6 +238,12 @@ class PolicyRecord(Part, frozen=True, kw_only=True):
     verdict: str
     attempts: list[AttemptRecord]
 
+    @property
+    def nearest(self) -> AttemptRecord:
+        """The attempt whose copy is nearest; the dearest where none gave a copy."""
+        known = [(one.error, k) for k, one in enumerate(self.attempts) if one.error is not None]
+        return self.attempts[min(known)[1] if known else -1]
+
 
 class TotalQueries(Part, frozen=True, kw_only=True):
     """What was asked in all."""

@@ -202,7 +202,7 @@ def _describe_gate(gate: GateRecord) -> str:
 
 
 def _describe_reached(row: PolicyRecord) -> str:
-    last = row.attempts[-1]
+    last = row.nearest
     reached = "no model" if last.error is None else f"error {format_number(last.error)}"
     return f"{reached} with {last.queries:,} queries"
 

@@ -202,7 +202,7 @@ def summarise_audit(record: AuditRecord) -> Rows:
     keep = [row.policy for row in rows if row.protects]
     yield "target", record.target
     yield "policies", f"{len(rows)}; protecting: {', '.join(keep) or 'none'}"
-    known = [(error, row) for row in rows if (error := row.attempts[-1].error) is not None]
+    known = [(error, row) for row in rows if (error := row.nearest.error) is not None]
     # The best and the worst policy for an extractor say more than an average.
     for said_of, pick in (("least error", min), ("largest error", max)) if known else ():
         error, row = pick(known, key=lambda pair: pair[0])

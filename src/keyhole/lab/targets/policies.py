@@ -114,7 +114,7 @@ def judge_policy(policy: Policy, last: AttemptRecord, of: str) -> bool | None:
 
     Args:
         policy: the policy.
-        last: the dearest attempt behind it.
+        last: the attempt behind it that came nearest.
         of: what errors are of, W or answers.
     """
     if last.error is not None and last.error < PROTECTS:
@@ -198,11 +198,12 @@ def describe_policy(
 
     Args:
         policy: the policy.
-        attempts: those made behind it, the dearest last.
+        attempts: those made behind it, the dearest last; the nearest copy decides.
         of: what errors are of, W or answers.
         judged: whether the target was learned as it stands, and policies have a yardstick.
     """
-    last = attempts[-1]
+    known = [(one.error, k) for k, one in enumerate(attempts) if one.error is not None]
+    last = attempts[min(known)[1] if known else -1]
     verdict = judge_error(last.error)
     if judge_policy(policy, last, of) is None:
         verdict = "beyond this extractor, which does not show that it protects"
@@ -216,8 +217,8 @@ def describe_policy(
         # What else a run says of itself is in its own record.
         why = last.sentence.partition(". ")[0].rstrip(".")
         return f"{said} {last.queries:,} queries ended with {last.verdict}. {why}."
-    # The first and the last attempt show what asking more buys.
-    shown = [a for a in (attempts[0], last) if a.error is not None][-len(attempts) :]
+    # The first and the dearest attempt show what asking more buys.
+    shown = [a for a in (attempts[0], attempts[-1]) if a.error is not None][-len(attempts) :]
     reached = ", ".join(
         f"{a.queries:,} queries give {of} to a relative {a.error:.0e}" for a in shown
     )

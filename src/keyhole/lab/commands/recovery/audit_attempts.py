@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from keyhole._arrays import Matrix, Stack, rms
 from keyhole.identify import distance
@@ -92,7 +93,7 @@ class Attempts:
             except AuditSpent:
                 self.untried = [one.name for one in listed[len(tried) :]]
                 break
-        lasts = [(policy, made[-1]) for policy, made in tried]
+        lasts = [(policy, self._judge(policy, made).nearest) for policy, made in tried]
         return [
             self._judge(policy, [*made, *find_nearer_attempt(policy, lasts, self.size)])
             for policy, made in tried
@@ -115,13 +116,15 @@ class Attempts:
         of = "answers" if self.reference is None else "W"
         judged = is_attempt_verified(self._summarise_first())
         said = describe_policy(policy, made, of, judged=judged)
-        return PolicyRecord(
+        record = PolicyRecord(
             policy=policy.name,
             simulate=list(policy.simulate),
-            protects=judge_policy(policy, made[-1], of) if judged else None,
+            protects=None,
             verdict=said,
             attempts=made,
         )
+        shown = judge_policy(policy, record.nearest, of) if judged else None
+        return structs.replace(record, protects=shown)
 
     def _summarise_first(self) -> AttemptRecord:
         return self._summary(next(iter(self.made.values())), {})

@@ -58,7 +58,7 @@ def recommend_policy(rows: Rows) -> str:
         told = [f"{row.policy} ({_tell_reached(row)})" for row in others]
         said += f" Also protecting: {_list_names(told)}." if told else ""
     else:
-        best = max(tried, key=lambda row: row.attempts[-1].error or 0.0)
+        best = max(tried, key=lambda row: row.nearest.error or 0.0)
         said = (
             "Recommended: none of these policies alone. The largest error was left by"
             f" {best.policy}: {_tell_reached(best)}. Bound tokens, round answers and count what"
@@ -83,12 +83,12 @@ def hold_gate(row: PolicyRecord, fail_above: float | None) -> GateRecord | None:
 
 
 def _keeps_nothing(row: PolicyRecord) -> bool:
-    error = row.attempts[-1].error
+    error = row.nearest.error
     return error is not None and error <= LITTLE
 
 
 def _tell_reached(row: PolicyRecord) -> str:
-    last = row.attempts[-1]
+    last = row.nearest
     reached = "no model" if last.error is None else f"an error of {format_number(last.error)}"
     return f"{reached} after {last.queries:,} queries"
 

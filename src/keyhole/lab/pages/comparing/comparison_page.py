@@ -163,7 +163,7 @@ def _list_policy_errors(data: AuditRecord) -> dict[str, str]:
 
 
 def _format_reached_error(row: PolicyRecord) -> str:
-    error = row.attempts[-1].error
+    error = row.nearest.error
     said = "no model" if error is None else format_number(error)
     return f"{said}, protects" if row.protects else said
 
