@@ -94,7 +94,7 @@ def choose_learner(
         able = [other for other, entry in LEARNERS.items() if lacks.issubset(entry.bears)]
         instead = f"take --learner {' or '.join(able)}" if able else "no learner does"
         raise InvalidInput(
-            f"the learner {name} does not bear {' and '.join(beyond)}, which is declared;"
+            f"the learner {name} cannot work with {' and '.join(beyond)}, which is declared;"
             f" {instead}."
         )
     return make_learner(name, hints)

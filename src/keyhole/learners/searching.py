@@ -113,7 +113,9 @@ class Search:
         others = [
             f"{other}: {end.status.value}" for other, end in self.ends.items() if other != name
         ]
-        others += [f"{other}: The target does not bear its questions." for other in self.refused]
+        others += [
+            f"{other}: The target gives no answer to its questions." for other in self.refused
+        ]
         parts = [best.detail, self._describe_seen()]
         if not _is_decided(best):
             parts += [f"It was tried as {name}.", *others, self.seen.advice]

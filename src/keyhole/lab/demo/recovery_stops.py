@@ -71,7 +71,7 @@ def _visit_policy_stop(
     found = learn(oracle, rng=rng)
     asked = found.ledger.total(without="verify").sequences
     off = None if found.model is None else distance(model, found.model).W
-    error = "no model" if off is None else f"error of W {off:.0e}"
+    error = "no model" if off is None else f"relative error of W {off:.0e}"
     sentence = (
         f"a head of width {model.width}, {name}: {found.verdict.name}, {asked:,} queries, limit"
         f" {limit:,}, {error}"
@@ -97,7 +97,7 @@ def _visit_recovery_stop(
     if found.model is not None and found.verdict.verified and found.degrees_of_freedom is not None:
         limit = -(-found.degrees_of_freedom // model.outputs)
         error = measure_model_gap(model, found.model)[1].largest
-        said = f"{asked:,} queries, limit {limit:,}, error {error:.0e}"
+        said = f"{asked:,} queries, limit {limit:,}, relative error of weights {error:.0e}"
     stop = Stop(
         name=name,
         verdict=found.verdict.name,

@@ -24,8 +24,8 @@ def visit_twin_stop(model: str, directory: Path, seed: int) -> Stop:
     gap = max(math.inf if row.answers_differ is None else row.answers_differ for row in rows)
     held = all(row.certificate.outcome == "HOLDS" for row in rows)
     sentence = (
-        f"twins of two heads: {len(rows)} other sets of parameters, {far:.0%} or more away, answers"
-        f" to {gap:.0e}, limit rounding: no query tells them apart"
+        f"twins of two heads: {len(rows)} other sets of parameters, {far:.0%} or more away, whose"
+        f" answers differ by {gap:.0e}, which is rounding: no query tells them apart"
     )
     verdict = "HOLDS" if held else "REFUTED"
     return Stop(name="twins of two heads", verdict=verdict, run=out.name, sentence=sentence)
@@ -100,7 +100,8 @@ def _visit_bound_stop(out: Path, seed: int) -> Stop:
     data = run_bound(job).data
     sentence = f"averages of 2 of 8 tokens with key width 4: {data.verdict}"
     if (talk := data.conversation) is not None:
-        sent = f"two people run it with {talk.bits:,} bits, limit {talk.needed:,}"
+        sent = f"two people who share out the tokens run it with {talk.bits:,} bits, limit"
+        f" {talk.needed:,}"
         sentence = f"{sentence}; {sent}"
     return Stop(
         name="a bound with its protocol", verdict=data.verdict, run=out.name, sentence=sentence

@@ -51,8 +51,9 @@ def run_demo(job: DemoJob) -> Record[DemoRecord]:
         data = structs.replace(
             record_recovery(recovery, DemoRecord),
             sentence=(
-                f"{asked} queries give away a hidden {truth.width} x {truth.width} head to"
-                f" {gap.largest:.0e}; the limit is {recovery.degrees_of_freedom}."
+                f"{asked} queries recover a hidden {truth.width} x {truth.width} head, its"
+                f" weights to a relative {gap.largest:.0e}; the limit is"
+                f" {recovery.degrees_of_freedom}."
                 f" {recovery.sentence}"
             ),
             model=write_model(recovery, directory),

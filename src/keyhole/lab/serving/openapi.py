@@ -94,7 +94,7 @@ _TENSOR = Schema(
 )
 _REFUSALS = {
     "400": "The message is no batch of finite sequences of the right width.",
-    "401": "A token is wanted, and this is not it.",
+    "401": "A bearer token is required, and none or another was sent.",
     "403": (
         "The budget of this client is spent, or the request names another host or comes from"
         " another page."

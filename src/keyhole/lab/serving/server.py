@@ -172,7 +172,9 @@ class Black:
             shown, f"Bearer {self.token}".encode()
         ):
             raise _Refused(
-                401, "this model wants a bearer token, and this is not it.", hang_up=True
+                401,
+                "this model requires a bearer token, and none or another was sent.",
+                hang_up=True,
             )
 
     def refuse_foreign(self, reason: str) -> Response:

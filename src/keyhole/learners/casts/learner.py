@@ -234,7 +234,7 @@ def _describe_cast_head(head: Head | None, rank: int | None, status: Status) -> 
     if status in (Status.DISAGREES, Status.NOT_A_HEAD):
         return "The model is the nearest one found; nothing of it is certain."
     if rank is None:
-        return "V is determined as far as it was read; W only as far as all its forms were."
+        return "V is determined as far as it was measured; of W only what was measured whole."
     return (
         "W, V are determined; a key bias, and how W splits into queries and keys, change no answer."
     )
@@ -331,7 +331,7 @@ def _recover_one_shot(
         recovery = withdraw(recovery, Status.IMPRECISE, detail)
     # What errors of such a size explain is no witness against the class.
     elif recovery.status in (Status.DISAGREES, Status.NOT_A_HEAD) and blunt:
-        detail += " Answers so coarse do not speak against a head."
+        detail += " Answers as coarse as these do not rule one head out."
         recovery = withdraw(recovery, Status.IMPRECISE, detail)
     # Tokens of ordinary size vanish in the format, longer ones were answered before.
     elif recovery.verdict is Verdict.NOT_IDENTIFIABLE and session.shows_readout:

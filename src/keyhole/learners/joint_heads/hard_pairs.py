@@ -112,7 +112,9 @@ def find_hard_pairs(
             return pairs, pairs.ask(x, y)
         except BadAnswer:
             continue
-    raise Unseparated("The target does not bear tokens long enough to make every softmax hard.")
+    raise Unseparated(
+        "The target takes no tokens so long that each head puts all its weight on one."
+    )
 
 
 def measure_rounding(pairs: HardPairs, size: float) -> float:

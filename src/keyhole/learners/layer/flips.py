@@ -107,7 +107,9 @@ def find_hard_pairs(oracle: Counted, readout: Readout, *, rng: np.random.Generat
         except BadAnswer:
             continue
         return pairs
-    raise Unseparated("The target does not bear tokens long enough to make every softmax hard.")
+    raise Unseparated(
+        "The target takes no tokens so long that each head puts all its weight on one."
+    )
 
 
 def scan_plateaus(pairs: Long, circle: HalfCircle, *, roundoff: float) -> Plateaus:

@@ -16,7 +16,8 @@ from keyhole.models import AttentionLayer, Wiring
 _FOUND = ("norm", "eps", "residual", "positions", "rope_base", "rotary_share", "softcap")
 _FOUND += ("window",)
 _NOT_LOOKED_FOR = (
-    "Not told apart: a window beyond the lengths asked, and the table of a head whose weights fall"
+    "These are not told apart: a window beyond the lengths asked, and the table of a"
+    " head whose weights fall"
     " evenly, which is taken as ALiBi. Bases, shares and caps are taken from those in use."
 )
 
