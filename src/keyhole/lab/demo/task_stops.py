@@ -25,7 +25,7 @@ def visit_twin_stop(model: str, directory: Path, seed: int) -> Stop:
     held = all(row.certificate.outcome == "HOLDS" for row in rows)
     sentence = (
         f"twins of two heads: {len(rows)} other sets of parameters, {far:.0%} or more away, whose"
-        f" answers differ by {gap:.0e}, which is rounding: no query tells them apart"
+        f" answers differ by {gap:.0e} (limit: rounding); no query tells them apart"
     )
     verdict = "HOLDS" if held else "REFUTED"
     return Stop(name="twins of two heads", verdict=verdict, run=out.name, sentence=sentence)
