@@ -214,7 +214,7 @@ def main() -> int:
     runs = out / "runs"
     runs.mkdir(parents=True, exist_ok=True)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(runs)])
-    site = {f"docs-{p.parent.name}": p for p in sorted((ROOT / "site").rglob("index.html"))}
+    site = {f"docs-{p.stem}": p for p in sorted((ROOT / "site").rglob("*.html"))}
     names = asked.names or [*RUNS, *VIEWS]
     faults = 0
     window = Window(Explorer(runs), 0, str)
