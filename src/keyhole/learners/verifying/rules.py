@@ -357,25 +357,15 @@ RULES: Mapping[str, Rule] = {
         _measure_copies,
     ),
     "odds": Rule("In one head a score twice as large squares the odds of a token.", _measure_odds),
-    "once": Rule(
-        "In softmax heads whose weights are not all on one token, copies of a token count.",
-        _measure_once,
-    ),
+    "once": Rule("Where not all weight is on one token, copies of a token count.", _measure_once),
     "doubling": Rule(
-        "Softmax without positions answers a sequence as it answers the same with every"
-        " token twice.",
-        _SAME,
+        "Without positions a sequence is answered as the same with every token twice.", _SAME
     ),
-    "equal copies": Rule(
-        "Softmax answers several copies of one token as it answers that token alone.", _SAME
-    ),
+    "equal copies": Rule("Copies of one token are answered as that token alone.", _SAME),
     "order": Rule("Without positions the order of earlier tokens changes nothing.", _SAME),
-    "earlier tokens": Rule(
-        "The answer of a network of the last token does not depend on the tokens before it.", _SAME
-    ),
+    "earlier tokens": Rule("A network of the last token takes no account of others.", _SAME),
     "average": Rule(
-        "An average over tokens of a function of each has 4f([x;x;w;y]) = 4f([x;y]) +"
-        " 2f([w;y]) - 2f([y]).",
+        "Averages of token functions have 4f([x;x;w;y]) = 4f([x;y]) + 2f([w;y]) - 2f([y]).",
         _expect_zero(4.0, -4.0, -2.0, 2.0),
     ),
     "homogeneous": Rule(
@@ -393,15 +383,10 @@ RULES: Mapping[str, Rule] = {
         " F_1), F_m = f([0; ..; 0; y]) with m of them.",
         _measure_zeros,
     ),
-    "curvature": Rule(
-        "A piecewise linear function bends in places and is straight between them.", _measure_curve
-    ),
-    "kink": Rule(
-        "A smooth function bends as much on one side of a point as on the other.", _measure_kink
-    ),
+    "curvature": Rule("A piecewise linear function is straight between its bends.", _measure_curve),
+    "kink": Rule("A smooth function bends alike on both sides of a point.", _measure_kink),
     "hull": Rule(
-        "One head without residual answers between the least and the largest answer to"
-        " its tokens alone.",
+        "One head without residual answers between the answers to its tokens alone.",
         _measure_hull,
     ),
     "residual": Rule("Without a residual g(1) - g(-1) = f(x) - f(y).", _measure_residual),

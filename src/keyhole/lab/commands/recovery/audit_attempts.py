@@ -177,7 +177,7 @@ class Attempts:
             force=not self.job.resume,
             **shared,
         )
-        job = replace(job, **options, **self._tell_wiring(job))
+        job = self._tell_wiring(replace(job, **options))
         record = run_learn(replace(job, budget=self._limit_attempt(job.budget))).data
         if _has_target_failed(record):
             # All further attempts would fail alike.
@@ -191,15 +191,14 @@ class Attempts:
         known = {} if found is None or not wired else found.found
         return {name: value for name, value in known.items() if name in _WIRED}
 
-    def _tell_wiring(self, job: LearnJob) -> dict[str, Any]:
-        """What an attempt is told: how a layer is built is no secret that an owner can count on."""
-        if not self.wiring or not job.simulate:
-            return {}
+    def _tell_wiring(self, job: LearnJob) -> LearnJob:
+        """An attempt that knows how a layer is built: that is no secret an owner can count on."""
         # No learner of layers takes absolute errors, labels or tokens of bounded length.
-        if not all(name.startswith("answers=") for name in job.simulate):
-            return {}
-        untold = {name: v for name, v in self.wiring.items() if getattr(job, name) is None}
-        return {"learner": "wired-layer", **untold}
+        cast = all(name.startswith("answers=") for name in job.simulate)
+        if not self.wiring or not job.simulate or not cast:
+            return job
+        untold: Any = {name: v for name, v in self.wiring.items() if getattr(job, name) is None}
+        return replace(job, learner="wired-layer", **untold)
 
     def _limit_attempt(self, asked: int | None) -> int | None:
         """The budget of an attempt: what its policy, the cap and the whole audit leave."""
