@@ -53,6 +53,8 @@ def test_every_command_on_a_page_runs(page, tmp_path):
     shim = [
         "keyhole() {",
         f'  {sys.executable} -m keyhole "$@" > out.txt 2> err.txt; code=$?',
+        # A page may make a file twice, and leaves mine.py to its reader.
+        "  grep -qE 'exists. Use|already holds a run|cannot import mine ' err.txt && code=0",
         '  case $code in 0|3) ;; *) echo "$code: keyhole $*"; cat err.txt ;; esac',
         "}",
     ]
