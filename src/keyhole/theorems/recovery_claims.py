@@ -182,8 +182,8 @@ RECOVERIES = (
         "A sum of at most o heads with o outputs, score biases and a residual, in general position"
         " and of unknown number, is recovered from d + 1 + (H + 1) d + d (d + 1) / floor(o / H) +"
         " O(H) value queries: hard softmaxes give all read-outs, then every answer gives floor(o /"
-        " H) scores of every head. With one output at most d heads take d + 1 + (H + 1) d + H d (d"
-        " + 1), and answers that choose between roots of two equations.",
+        " H) scores of every head. With one output at most d - 2 heads take d + 1 + (H + 1) d + H d"
+        " (d + 1); up to d heads take answers beside these that choose between roots.",
         "docs/learning-several-heads.md",
         module="keyhole.learners.joint_heads.road",
         test="tests/learners/joint_heads/test_joint_heads.py",

@@ -12,9 +12,11 @@ from keyhole import (
     Counted,
     Head,
     Local,
+    Network,
     OneLayer,
     Outcome,
     ReluNet,
+    SmoothNetwork,
     Status,
     Verdict,
 )
@@ -122,3 +124,20 @@ def test_the_plan_covers_what_is_asked(rng):
     plan, recovery = Antisymmetric(hidden=8).plan(5), recovered(bias_free(5, rng), rng)
     assert recovery.ledger.total().sequences <= 1.5 * plan.queries
     assert plan.queries < plan.at_most
+
+
+@pytest.mark.parametrize(
+    ("activation", "learner"),
+    [("relu", Network()), ("gelu", SmoothNetwork()), ("silu", SmoothNetwork())],
+)
+def test_any_learner_of_networks_may_stand_behind_the_odd_part(activation, learner):
+    """GELU and SiLU of t and -t differ by t as ReLU does."""
+    for seed in range(2):
+        rng = np.random.default_rng([8, seed])
+        net = ReluNet.random(5, hidden=6, outputs=5, activation=activation, rng=rng)
+        plain = ReluNet(net.W1, 0.0 * net.b1, net.W2, 0.0 * net.b2, activation)
+        truth = OneLayer(Head.random(5, outputs=5, rng=rng), plain)
+        found = Antisymmetric(network=learner).run(Local(truth), rng=rng)
+        assert found.verdict is Verdict.EXACT, found.sentence
+        X = rng.normal(size=(40, 5, 5))
+        np.testing.assert_allclose(found.unwrap()(X), truth(X), atol=1e-9)

@@ -1,7 +1,7 @@
 r"""The paper's reduction of a bias-free one-layer Transformer to a single head, BSHK26/one-layer.
 
 Scores are quadratic in the tokens, so X and -X have the same weights; and $\max(t, 0) - \max(-t, 0)
-= t$. So without biases
+= t$, as it is for GELU and SiLU. So without biases
 
 $$f(X) - f(-X) = w_o^\top A^\top z = \sum_i \alpha_i\, x_i \cdot v, \qquad v = V A w_o :$$
 
@@ -18,10 +18,10 @@ from functools import partial
 import numpy as np
 
 from keyhole._arrays import EPS, Answers, Matrix, Sequences
-from keyhole.claims import Certificate, Check
+from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent
 from keyhole.identify import matrix_rank, one_layer_freedom
-from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.base import Learner, Plan, Recovery, Status
 from keyhole.learners.networks.learner import Network
 from keyhole.learners.one_head.exact import Exact, measure_every_column
 from keyhole.learners.one_head.learner import HeadSession
@@ -38,9 +38,10 @@ from keyhole.learners.one_layer.learner import (
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import SPENT, Doubt, Ending, repeat_case, resolve_doubt
 from keyhole.learners.verifying.questions import QUERIES
-from keyhole.models import OneLayer
+from keyhole.models import AbsAffine, Gated, OneLayer, ReluNet
 from keyhole.oracles import Counted, Oracle
 
+_ATTEMPTS = 4  # at the network
 _ROUNDINGS = 64.0  # of both answers, within which their difference is nothing
 _BIASED = (
     "The answer of the counterexample is f(X) - f(-X), which is a head's where no bias acts; "
@@ -77,6 +78,27 @@ class Odd:
         return _subtract_pairs(answers)
 
 
+@dataclass(frozen=True, slots=True)
+class LoneTokens:
+    """An oracle that is asked the last token of every sequence alone."""
+
+    inner: Oracle
+
+    @property
+    def width(self) -> int:
+        """Size of a token."""
+        return self.inner.width
+
+    @property
+    def outputs(self) -> int | None:
+        """Numbers per answer."""
+        return self.inner.outputs
+
+    def ask(self, X: Sequences) -> Answers:
+        """Answers to last tokens."""
+        return self.inner.ask(X[:, -1:])
+
+
 def _subtract_pairs(answers: Matrix) -> Matrix:
     """Even rows minus odd rows, zero where that is no more than rounding of both."""
     plus, minus = answers[::2], answers[1::2]
@@ -90,19 +112,21 @@ class Antisymmetric:
 
     Args:
         hidden: hidden units expected, for the plan only; 4 per coordinate when absent.
+        network: the learner of the network that lone tokens meet; `Network` when absent.
     """
 
     hidden: int | None = None
+    network: Learner | None = None
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """Two queries for each of a head's, those of the network learner, then verification."""
         head = Exact().plan(width, outputs=outputs)
-        network = Network(self.hidden).plan(width, outputs=outputs)
+        network = (self.network or Network(self.hidden)).plan(width, outputs=outputs)
         odd = 2 * (head.queries - head.by_phase["verify"])
         hidden = 4 * width if self.hidden is None else self.hidden
         return Plan(
             by_phase={**network.by_phase, "odd": odd, "verify": QUERIES},
-            at_most=2 * network.at_most + 2 * head.at_most + QUERIES,
+            at_most=_ATTEMPTS * network.at_most + 2 * head.at_most + QUERIES,
             degrees_of_freedom=one_layer_freedom(width, hidden=hidden, outputs=outputs),
             outputs=outputs,
         )
@@ -121,7 +145,10 @@ class Antisymmetric:
                 head = odd.measure(measure_every_column)
             if not head.V.any():
                 return conclude_layer(session, Ending(status=Status.NO_ODD_PART))
-            dead_end = learn_lone_network(session, learning)
+            if self.network is None:
+                dead_end = learn_lone_network(session, learning)
+            else:
+                dead_end = _run_network_learner(self.network, session, learning)
         except BudgetSpent:
             return conclude_layer(session, SPENT)
         except Saturated:
@@ -135,6 +162,25 @@ class Antisymmetric:
         rank = matrix_rank(head.W)
         session.found = Attention(head.W, None, None, rank, rank)
         return judge_layer(session, examine_one_layer(session, checking))
+
+
+def _run_network_learner(
+    learner: Learner, session: OneLayerSession, rng: np.random.Generator
+) -> Status | None:
+    """Learn what lone tokens meet with the given learner; a status where it finds no network."""
+    status = Status.NO_NETWORK
+    # Units without biases all bend at the origin, and an unlucky line passes close by.
+    for child in rng.spawn(_ATTEMPTS):
+        with session.oracle.phase("network"):
+            found = learner.run(LoneTokens(session.oracle), rng=child)
+        if found.verdict is Verdict.BUDGET_SPENT:
+            return Status.BUDGET_SPENT
+        status = found.status
+        if isinstance(found.model, ReluNet | AbsAffine | Gated):
+            session.G = found.model
+            if found.verdict.verified:
+                return None
+    return status
 
 
 def _refuse_odd_part(

@@ -47,6 +47,7 @@ from keyhole.oracles import Counted, Oracle, read_imperfection
 
 _LOOK = 45.0  # score by which a head looks at its own token, and away from others
 _LENGTH = 2.0**30  # of tokens; beside them the last one is nothing
+_ATTEMPTS = 3  # at the network
 _CLOSE = 1e-6  # relative error of a network up to which the layer is examined
 _SCALES = tuple(10.0**k for k in range(-3, 4))  # of tokens at which units may bend
 _BENDS = 1e-9  # of the odd part: a departure from a linear map
@@ -83,7 +84,11 @@ class SeveralHeadsLayer:
         network = Network(hidden).plan(wide, outputs=outputs)
         return Plan(
             by_phase={**network.by_phase, "odd": 2 * odd.queries, "verify": QUERIES},
-            at_most=2 * _TIMES * largest.queries + network.at_most + QUERIES + 6 * len(_SCALES) + 1,
+            at_most=2 * _TIMES * largest.queries
+            + _ATTEMPTS * network.at_most
+            + QUERIES
+            + 6 * len(_SCALES)
+            + 1,
             degrees_of_freedom=self.heads * width * width
             + hidden * (wide + outputs)
             + outputs * (wide + 1),
@@ -138,20 +143,24 @@ class _LayerOfHeads:
             return Ending(status=Status.NO_ODD_PART)
         with self.oracle.phase("kinks"):
             self.constant = self.oracle.ask(np.zeros((1, 1, self.oracle.width)))
-        learned = learn_network(
-            self.ask_means,
-            len(self.W) * self.oracle.width,
-            self.constant.shape[1],
-            rng=rng,
-            roundoff=self.roundoff,
-            phase=self.oracle.phase,
-        )
-        self.G = learned.model
-        if learned.spent:
-            return SPENT
-        if self.G is None or learned.gap > _CLOSE:
-            return Ending(status=explain_missing_network(learned))
-        return None
+        status = Status.NO_NETWORK
+        # Units without biases all bend at the origin, and an unlucky line passes close by.
+        for child in rng.spawn(_ATTEMPTS):
+            learned = learn_network(
+                self.ask_means,
+                len(self.W) * self.oracle.width,
+                self.constant.shape[1],
+                rng=child,
+                roundoff=self.roundoff,
+                phase=self.oracle.phase,
+            )
+            self.G = learned.model
+            if learned.spent:
+                return SPENT
+            if self.G is not None and learned.gap <= _CLOSE:
+                return None
+            status = explain_missing_network(learned)
+        return Ending(status=status)
 
     def ask_means(self, Z: Matrix) -> Answers:
         """Answers where head h sees the h-th part of every row of Z."""

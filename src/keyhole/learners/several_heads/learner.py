@@ -62,7 +62,7 @@ class SeveralHeads:
             "verify": QUERIES,
         }
         freedom = count * head_freedom(width, outputs=outputs)
-        attempts = len(ATTEMPTS) + JOINT_ATTEMPTS
+        attempts = len(ATTEMPTS) + 2 * JOINT_ATTEMPTS
         attempt = self.most * (2 * width * width + 6 * width + PER_HEAD) + 400
         return Plan(
             by_phase=by_phase,

@@ -106,8 +106,8 @@ class SeveralHeadsSession:
                 lone = read_lone_tokens(self.oracle)
             if self._recover_jointly(lone, measuring, checking):
                 return self._conclude_examined()
-            # Isolation reads one score at a time: too few to mend a model too large to be fitted.
-            if len(lone.c) > 1 and self._is_near() and not self.almost:
+            # Isolation reads one score at a time, and mends no model too large to be fitted.
+            if self._is_near_miss(lone):
                 return self._conclude_refused()
             pairs = start_pairs(self.oracle, lone, self.roundoff)
             for way in ATTEMPTS:
@@ -132,7 +132,9 @@ class SeveralHeadsSession:
         if self.roundoff > EPS or len(lone.B) == 1:
             return False
         self.joint = True
-        for _ in range(JOINT_ATTEMPTS):
+        for tried in range(2 * JOINT_ATTEMPTS):
+            if tried >= JOINT_ATTEMPTS and not self._is_near_miss(lone):
+                break
             try:
                 model, self.jumps = recover_heads_jointly(self.oracle, lone, measuring)
             except Dependent:
@@ -153,7 +155,7 @@ class SeveralHeadsSession:
         """Whether fresh queries agree, with the model or with one fitted to further answers."""
         passed = self._confirm_model(model, checking)
         # Close to the line other questions may be beyond it.
-        if not self.almost or (passed and self._is_well_within()):
+        if not self.almost or (passed and self._is_near(_WELL * self.tolerance)):
             return passed
         polished = self._polish_once(measuring)
         if passed:
@@ -163,9 +165,6 @@ class SeveralHeadsSession:
     def _polish_once(self, rng: np.random.Generator) -> Iterator[MultiHead]:
         self.fits += 1
         yield self.polish_model(rng)
-
-    def _is_well_within(self) -> bool:
-        return self.seen is not None and self.seen.fresh.relative <= _WELL * self.tolerance
 
     def _attempt(
         self, pairs: Pairs, way: str, measuring: np.random.Generator, checking: np.random.Generator
@@ -220,8 +219,11 @@ class SeveralHeadsSession:
         """Whether the last model is nearly right and small enough to be fitted."""
         return self._is_near() and is_small_model(self.model)
 
-    def _is_near(self) -> bool:
-        return self.seen is not None and self.seen.fresh.relative <= _ALMOST
+    def _is_near_miss(self, lone: LoneTokens) -> bool:
+        return len(lone.c) > 1 and self._is_near() and not self.almost
+
+    def _is_near(self, line: float = _ALMOST) -> bool:
+        return self.seen is not None and self.seen.fresh.relative <= line
 
     def polish_model(self, rng: np.random.Generator) -> MultiHead:
         """The last model fitted to fresh answers."""
