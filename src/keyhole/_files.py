@@ -19,6 +19,7 @@ from keyhole.errors import InvalidInput, KeyholeError, StorageFailed
 
 # The disk's failures; a place that cannot be written to at all is the caller's to change.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+_DEEPEST = 256  # folders in one another
 
 
 def find_file(path: Path, missing: str) -> Path:
@@ -87,6 +88,18 @@ def refuse_damage(path: os.PathLike[str] | str, what: str) -> Generator[None]:
         raise InvalidInput(f"{path} is not a readable {what} ({told:.300}).") from error
 
 
+def make_folders(folder: Path, *, exist_ok: bool = True) -> None:
+    """Make a folder with all folders above it.
+
+    Raises:
+        OSError: it cannot be made, or lies deeper than anybody's files do.
+    """
+    # Folders are made from the outermost in, by a call for each that is missing.
+    if len(folder.parts) > _DEEPEST:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(folder))
+    folder.mkdir(parents=True, exist_ok=exist_ok)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a crash, never sees half of it.
 
@@ -96,7 +109,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     temporary: str | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
         with os.fdopen(handle, "wb") as file:
             file.write(content)

@@ -11,7 +11,9 @@ import sys
 
 import pytest
 
+from keyhole._files import write_atomically
 from keyhole.errors import InvalidInput, StorageFailed
+from keyhole.lab.runs.directories import make_directory
 from keyhole.lab.runs.tables import export_rows
 from keyhole.models import Head, save
 from keyhole.oracles.http.service import _parse_retry_after
@@ -193,3 +195,10 @@ def test_a_message_that_quotes_a_whole_file_is_cut():
     assert said.startswith("needed a name; got xxx")
     assert said.endswith("x. Give another.")
     assert str(InvalidInput(said)) == said
+
+
+def test_folders_deeper_than_anybodys_are_refused(tmp_path):
+    deep = tmp_path / "/".join("a" * 1500)
+    for make in (make_directory, lambda path: write_atomically(path / "x", b"")):
+        with pytest.raises(InvalidInput, match=r"too long"):
+            make(deep)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keyhole._arrays import Answers, Matrix, Sequences, Stack
-from keyhole._files import check_pages, check_place, guard_database
+from keyhole._files import check_pages, check_place, guard_database, make_folders
 from keyhole.errors import BadAnswer, DifferentRun, InvalidInput, TargetFailed
 from keyhole.oracles.base import Oracle, meter_oracle
 
@@ -102,7 +102,7 @@ class Recorded:
     def __post_init__(self) -> None:
         check_place(self.path, _WHAT)
         with guard_database(self.path, _WHAT):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(self.path.parent)
             # Autocommit: every statement is on disk before the next question is asked.
             self._store = sqlite3.connect(self.path, isolation_level=None, timeout=0.2)
         try:

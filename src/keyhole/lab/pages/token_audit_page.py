@@ -106,7 +106,10 @@ def _describe_function(record: TokenPolicyRecord) -> str:
 
 def _list_stopping(found: TokenAudit) -> Markup:
     if not found.stopped_by:
-        return _format_paragraph(f"{found.policies[0].policy} give nothing away that was tried.")
+        return _format_paragraph(
+            f"Nothing is known to be given away by {found.policies[0].policy}: see above for what"
+            " was tried."
+        )
     rows = [
         (what, policy or "no policy that was tried") for what, policy in found.stopped_by.items()
     ]

@@ -8,6 +8,7 @@ from datetime import datetime
 from itertools import count
 from pathlib import Path
 
+from keyhole._files import make_folders
 from keyhole.errors import InvalidInput
 from keyhole.lab.runs.locks import name_holder, release_lock, take_lock
 
@@ -98,7 +99,7 @@ def make_new_directory(name: str, under: Path = Path("runs")) -> Path:
 def make_directory(directory: Path, *, anew: bool = False) -> bool:
     """Make a directory, with its parents; False where it is to be a new one and is none."""
     try:
-        directory.mkdir(parents=True, exist_ok=not anew)
+        make_folders(directory, exist_ok=not anew)
         return True
     except OSError as error:
         # Somebody else was faster: the next name is tried.

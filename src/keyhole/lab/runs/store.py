@@ -12,7 +12,14 @@ from typing import TextIO
 
 import msgspec
 
-from keyhole._files import check_pages, check_place, find_file, guard_database, refuse_damage
+from keyhole._files import (
+    check_pages,
+    check_place,
+    find_file,
+    guard_database,
+    make_folders,
+    refuse_damage,
+)
 from keyhole.errors import InvalidInput
 from keyhole.lab.runs.locks import release_lock, take_lock
 
@@ -159,7 +166,7 @@ def _read_row(
 def _lock_store(path: Path) -> TextIO:
     """A lock that ends with the process, however that ends."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         # Two drivers would run the same jobs twice.
         lock = take_lock(path.with_suffix(".lock"))
     except OSError as error:

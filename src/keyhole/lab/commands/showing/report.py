@@ -63,7 +63,6 @@ def _write_index(job: ReportJob, under: str) -> Record[ReportRecord]:
     if job.out is None and (root / "record.json").exists():
         raise InvalidInput(f"{root} is a run itself. Give the directory it lies in, or --out.")
     path = (root if job.out is None else Path(job.out)) / "index.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, draw_index_page(runs, damaged, root, path.parent).encode())
     data = ReportRecord(
         sentence=f"{len(runs)} runs of {root} are listed on one page.",
