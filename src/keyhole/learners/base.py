@@ -82,6 +82,10 @@ class Status(StrEnum):
         "The odd part of the answers, f(X) - f(-X), shows no attention, so that this reduction"
         " cannot read W; the general learner of one-layer Transformers may."
     )
+    DEEPER = (
+        "Hyperplanes along which the answers bend do not go on, as in a network with several hidden"
+        " layers; networks with one are recovered."
+    )
     NO_NETWORK = "Fresh queries disagree with the best network with one hidden ReLU layer."
     NO_SMOOTH_NETWORK = (
         "Fresh queries disagree with the best network with one hidden layer of smooth units."

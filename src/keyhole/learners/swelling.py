@@ -1,8 +1,8 @@
-"""Models whose parts are so large beside their answers that no gap tells anything.
+"""Models whose parts are so large beside how answers vary that no gap tells anything.
 
 A gap is measured beside what the parts of a model contribute before they cancel. Where a search
-went wrong these may be a billion times the answers, and any answers would agree; where they are ten
-thousand times as large, agreement to 1e-9 of them is five digits of the answers, and not exact.
+went wrong these may be a billion times the answers, and any answers would agree; where they are a
+thousand times as large, agreement to 1e-9 of them is six digits of what varies, and not exact.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import numpy as np
 from keyhole._arrays import EPS
 from keyhole.models import Model
 
-_SWOLLEN = 1e4  # size of the parts beside the answers
+_SWOLLEN = 1e3  # size of the parts beside how answers vary
 _DRAWS = 32
 
 
 def is_swollen(model: Model, length: float) -> bool:
-    """Whether the parts of answers to pairs of tokens of a length dwarf the answers."""
+    """Whether the parts of answers to pairs of tokens of a length dwarf how answers vary."""
     drawn = np.random.default_rng(0).normal(size=(_DRAWS, 2, model.width))
     X = length * drawn / np.sqrt(model.width)
     size = model.yardstick(X, EPS).size
-    return bool(np.median(size) > _SWOLLEN * np.abs(model(X)).max())
+    answers = model(X)
+    varied = float(np.abs(answers - answers.mean(axis=0)).max())
+    # Where all units are idle only the answers themselves are there to compare with.
+    return bool(np.median(size) > _SWOLLEN * (varied or float(np.abs(answers).max())))

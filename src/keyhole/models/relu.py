@@ -41,6 +41,8 @@ from keyhole.models.yardsticks import Reach, measure_linear_part, measure_networ
 # Hyperplanes closer than this, relative to their offset, are one; D below it of the largest is 0.
 _SAME = 1e-12
 _PLACES = 12  # decimals of a unit normal that equal ones share
+# Of what cancels between parallel hyperplanes that still counts: so far out it is never exact.
+_KEPT = 1e-3
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -240,7 +242,8 @@ class AbsAffine(LastToken, Face):
     def reach(self, into: Reach, eps: float) -> Reach:
         """Size and rounding of the parts of an answer; parallel hyperplanes are one part."""
         bends = measure_network(into, self.n, self.t, self.D.T / 2, self.q, eps)
-        bends = replace(bends, size=bends.size - self._measure_cancelled(into.size))
+        cancelled = (1.0 - _KEPT) * self._measure_cancelled(into.size)
+        bends = replace(bends, size=bends.size - cancelled)
         return bends + measure_linear_part(into, self.P, eps)
 
     def _measure_cancelled(self, tokens: Matrix) -> Matrix:

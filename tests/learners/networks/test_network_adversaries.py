@@ -8,6 +8,7 @@ import pytest
 from keyhole import AbsAffine, Head, Local, ReluNet, Status, Verdict
 from keyhole.errors import BadAnswer
 from keyhole.learners.networks.bends import is_smooth as bends_everywhere
+from keyhole.learners.networks.deeper import has_deeper_bends
 from keyhole.learners.networks.learner import Network
 
 D = 6
@@ -305,3 +306,40 @@ def test_a_curve_is_taken_for_one():
     assert bends_everywhere(
         lambda t: np.exp(t)[:, None], lambda t: np.full_like(t, 1e-15), edges[:-1], edges[1:]
     )
+
+
+def answer_two_layers(d, k, m, seed):
+    """A Gaussian network with two hidden ReLU layers."""
+    rng = np.random.default_rng([seed, d, k, m])
+    W, V = rng.normal(size=(k, d)) / np.sqrt(d), rng.normal(size=(k, k)) / np.sqrt(k)
+    b, e, A = rng.normal(size=k), rng.normal(size=k), rng.normal(size=(m, k))
+
+    def points(X):
+        inner = np.maximum(X[:, -1] @ W.T + b, 0.0)
+        return np.maximum(inner @ V.T + e, 0.0) @ A.T
+
+    return Local(points, d, count=m)
+
+
+@pytest.mark.parametrize(("d", "k", "m"), [(5, 6, 1), (8, 12, 4), (10, 20, 10)])
+def test_two_hidden_layers_are_recognised_by_bends_that_do_not_go_on(d, k, m):
+    """Within the questions of one line and its slopes."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        recovery = Network().run(answer_two_layers(d, k, m, seed), rng=rng)
+        assert recovery.verdict is Verdict.UNVERIFIED
+        assert recovery.status is Status.DEEPER
+        assert recovery.ledger.total(without="verify").sequences <= 320
+
+
+def test_bends_of_one_hidden_layer_go_on_even_where_some_are_unknown(rng):
+    """Also where half of the hyperplanes are not known, and those that are only to 1e-6."""
+    for d, k, m in ((4, 10, 1), (8, 20, 8)):
+        truth = ReluNet.random(d, hidden=k, outputs=m, rng=rng).normal_form()
+        for _ in range(10):
+            known = rng.permutation(k)[: k // 2]
+            n = truth.n[known] + 1e-6 * rng.normal(size=(k // 2, d))
+            model = AbsAffine(n, truth.t[known], truth.D[known], truth.P, truth.q)
+            where = rng.normal(size=(k // 2, d))
+            where += (model.t - (where * model.n).sum(axis=1))[:, None] * model.n
+            assert not has_deeper_bends(truth.points, model, where, radius=1.0, rng=rng)

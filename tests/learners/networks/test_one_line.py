@@ -5,9 +5,10 @@ import pytest
 
 from keyhole import Budgeted, Local, Network, Outcome, ReluNet, Status, Verdict
 from keyhole.identify import network_distance
-from keyhole.learners.networks.bend_runs import resolve_line_by_runs, try_runs
+from keyhole.learners.networks.bend_fit import refine_bends
+from keyhole.learners.networks.centroid_search import resolve_line_by_centroids
 from keyhole.learners.networks.jacobians import _space_regions, assemble_hyperplanes, survey_line
-from keyhole.learners.networks.kinks import Line, Unresolved, measure_line_noise
+from keyhole.learners.networks.kinks import Line, Noise, Unresolved, measure_line_noise
 from keyhole.learners.networks.lines import learn_network
 from keyhole.learners.networks.pair_search import resolve_line_by_pairs
 from keyhole.learners.networks.parallel import find_parallel_groups
@@ -90,7 +91,7 @@ def line_of(function, d=1):
 def resolved(function, most=512):
     line = line_of(function)
     noise, places, values = measure_line_noise(line, roundoff=EPS)
-    search = resolve_line_by_pairs if values.shape[1] < 3 else resolve_line_by_runs
+    search = resolve_line_by_pairs if values.shape[1] < 2 else resolve_line_by_centroids
     return search(line, noise, places, values, most=most)
 
 
@@ -206,7 +207,7 @@ def test_two_kinks_close_together_do_not_spoil_the_normals_of_their_block():
     net = ReluNet(truth.W1, b1, truth.W2, truth.b2)
     line = Line(net.points, start, along)
     noise, places, values = measure_line_noise(line, roundoff=EPS)
-    surveyed = survey_line(resolve_line_by_runs(line, noise, places, values, most=64), rng=rng)
+    surveyed = survey_line(resolve_line_by_centroids(line, noise, places, values, most=64), rng=rng)
     rough = assemble_hyperplanes(surveyed)
     sharp = sharpen_jumps(surveyed, rough, radius=1.0, rng=rng)
     assert network_distance(net, rough.model()).largest >= 1e-9
@@ -321,16 +322,57 @@ def test_points_stand_inside_ridges_that_are_narrow(rng):
     assert ((inside > 0.5) & (inside < 0.5 + 1e-5)).sum() == 2 * (4 + 3) // 2 + 1
 
 
-def test_runs_that_hold_parallel_jumps_are_no_evidence(rng):
+def test_two_parallel_jumps_beside_a_third_are_not_taken_for_two_kinks(rng):
+    """What a sample between them leaves is in the plane of two jumps, as if there were only two."""
     kinks = np.array([-0.3, 0.1, 0.2])
     across = rng.normal(size=(2, 3))
-    jumps = np.array([across[0], across[1], -across[0]])
+    bends = resolved(hinges(kinks, [across[0], across[1], -across[0]]))
+    np.testing.assert_allclose(bends.t, kinks, atol=1e-12)
 
-    def ask(x):
-        return np.maximum(x[:, :1] - kinks, 0.0) @ jumps + x[:, :1] * np.ones(3)
 
-    line = Line(ask, np.zeros(1), np.ones(1))
-    noise, places, values = measure_line_noise(line, roundoff=EPS)
-    assert try_runs(line, noise, places, values, most=64) is None
-    found = resolve_line_by_pairs(line, noise, places, values, most=64)
-    np.testing.assert_allclose(found.t, kinks, atol=1e-12)
+@pytest.mark.parametrize("width", [1e-1, 1e-3, 1e-6])
+def test_both_sides_of_a_ridge_are_found_however_narrow(width, rng):
+    """Beside a ridge pieces are parallel: their slopes tell no place, only their distance does."""
+    jump = rng.normal(size=4)
+    bends = resolved(hinges([0.3, 0.3 + width], [jump, -jump]))
+    np.testing.assert_allclose(bends.t, [0.3, 0.3 + width], atol=1e-3 * width)
+
+
+@pytest.mark.parametrize(("outputs", "most"), [(2, 4.2), (3, 3.0), (8, 2.2), (40, 2.0)])
+def test_kinks_of_several_outputs_cost_about_two_samples_each(outputs, most, rng):
+    asked, count = [], 60
+    for _ in range(6):
+        kinks, jumps = np.tan(rng.uniform(-1.5, 1.5, count)), rng.normal(size=(count, outputs))
+        function, seen = hinges(kinks, jumps), [0]
+
+        def answer(t, function=function, seen=seen):
+            seen[0] += len(t)
+            return function(t)
+
+        np.testing.assert_allclose(resolved(answer).t, np.sort(kinks), rtol=1e-6, atol=1e-8)
+        asked.append(seen[0] - 24)
+    assert np.median(asked) <= most * count
+
+
+def test_samples_on_both_sides_of_a_kink_are_not_taken_for_a_piece(rng, monkeypatch):
+    """So far apart that a third of all pieces have a kink between their two samples."""
+    monkeypatch.setattr("keyhole.learners.networks.centroid_search._WINDOW", 0.3)
+    monkeypatch.setattr("keyhole.learners.networks.centroid_search._WIDER", 0.3)
+    for _ in range(8):
+        kinks, jumps = np.tan(rng.uniform(-1.4, 1.4, 30)), rng.normal(size=(30, 12))
+        bends = resolved(hinges(kinks, jumps))
+        np.testing.assert_allclose(bends.t, np.sort(kinks), rtol=1e-6, atol=1e-8)
+
+
+def test_a_fitted_line_is_as_far_off_as_its_error_bars_say(rng):
+    """Kinks and slopes from noisy samples, beside what made them."""
+    off = []
+    for _ in range(20):
+        kinks, jumps = np.linspace(-1, 1, 6), rng.normal(size=(6, 5))
+        places = np.sort(np.concatenate([np.tan(rng.uniform(-1.3, 1.3, 60)), [-1e4, 1e4]]))
+        line, noise = line_of(hinges(kinks, jumps)), Noise(1e-9, 1.0, 1.0)
+        values = line(places) + noise.at(places)[:, None] * rng.normal(size=(len(places), 5))
+        bends = refine_bends(line, noise, kinks + 1e-7, places, values)
+        slopes = np.concatenate([np.zeros((1, 5)), np.cumsum(jumps, axis=0)])
+        off.append(np.sqrt(((bends.slopes - slopes) ** 2).mean(axis=1)) / bends.bars)
+    assert 0.6 <= np.sqrt(np.mean(np.square(off))) <= 1.5

@@ -5,8 +5,8 @@ of one function of one number. The line is $x_0 + t u$ with Gaussian $x_0$ and $
 hyperplanes near the origin are then spread like a Cauchy variable, evenly in $\theta = \arctan t$,
 which is where intervals are halved.
 
-With one or two outputs kinks are searched by pairs of samples (pair_search); with three or more
-runs of bends need only about two samples per kink (bend_runs). Both end here, in `settle_kinks`.
+With one output kinks are searched by pairs of samples (pair_search), which end here, in
+`settle_kinks`; with more the pieces beside an interval tell kinks from fewer (centroid_search).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ Ask = Callable[[Matrix], Matrix]
 LADDER = (1e4, 1e8, 1e12)
 _LEAST = 1e-300  # rounding where every answer is zero
 _BENT = 1e-9  # relative deviations beyond this are bends, not rounding
+_CANCELLED = 0.2  # of the size near the start: what a thousand roundings are on the last rung
 
 
 class Unresolved(Exception):
@@ -137,12 +138,14 @@ def measure_line_noise(
     slope = float(max(size[0], size[-1])) / rungs[-1]
     share = max(4 * roundoff, 2 * rough / level if level > 0 else 0.0)
     # Terms of an answer may exceed their sum; far out, three samples of one line show by how much.
-    far = max(
-        _measure_line_gap(places[i], values[i]) / max(float(size[i].max()), _LEAST)
-        for i in (slice(0, 3), slice(-3, None))
-    )
+    outer = slice(0, 3), slice(-3, None)
+    gaps = [_measure_line_gap(places[i], values[i]) for i in outer]
+    far = max(gap / max(float(size[i].max()), _LEAST) for gap, i in zip(gaps, outer, strict=True))
     if far < _BENT:
         share = max(share, 2 * far)
+    # Where all terms cancel answers do not grow, and their rounding does.
+    elif max(gaps) < _CANCELLED * level:
+        slope = max(slope, 2 * max(gaps) / (share * rungs[-1]))
     keep = np.r_[0, 2 : len(rungs) + 1, len(rungs) + 7 : len(places) - 2, len(places) - 1]
     return Noise(share, level, float(slope)), places[keep], values[keep]
 

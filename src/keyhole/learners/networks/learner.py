@@ -56,17 +56,17 @@ class Network:
             )
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
-        """Five queries per kink (2.3 with three outputs or more), a Jacobian per 0.85 m kinks."""
+        """Five queries per kink (2.1 with several outputs), a Jacobian per 0.85 m kinks."""
         k = 4 * width if self.hidden is None else self.hidden
         block = max(1, int(0.85 * outputs))
         slopes = (-(-k // block) + 1) * (width - 1 + (outputs > 2))
-        kinks = 30 + (5 * k if outputs < 3 else -(-23 * k // 10))
+        kinks = 30 + (5 * k if outputs < 2 else -(-21 * k // 10))
         polish = int(0.07 * (kinks + slopes)) if outputs < 3 else 0
         by_phase = {
             "kinks": kinks,
             "slopes": slopes,
             "polish": polish,
-            "check": 18,
+            "check": 18 if outputs < 3 else 9,
             "verify": QUERIES,
         }
         worst = 3 * self.rounds * (64 + 20 * self.most + 8 * (self.most + 1) * width)
@@ -164,6 +164,8 @@ def explain_missing_network(learned: Learned) -> Status:
     """Why a network was not found."""
     if learned.smooth:
         return Status.SMOOTH
+    if learned.deeper:
+        return Status.DEEPER
     return Status.CROWDED if learned.crowded else Status.NO_NETWORK
 
 

@@ -1,6 +1,6 @@
 r"""Networks with one hidden ReLU layer from value queries, hidden width unknown.
 
-One line shows every hidden unit as a kink (pair_search, bend_runs); slopes across it give the
+One line shows every hidden unit as a kink (pair_search, centroid_search); slopes across it give the
 hyperplanes (jacobians); those poorly known are measured again at places of their own (polish). What
 is then wrong or missing is what the target leaves beside the model, which is a small network again:
 the next round works on that, along another line. The model is $g(x) = \tfrac12 \sum_j D_j |n_j x -
@@ -17,7 +17,8 @@ import numpy as np
 
 from keyhole._arrays import EPS, Matrix, Stack, Vector, pin_one_thread
 from keyhole.errors import BudgetSpent
-from keyhole.learners.networks.bend_runs import try_runs
+from keyhole.learners.networks.centroid_search import resolve_line_by_centroids
+from keyhole.learners.networks.deeper import has_deeper_bends
 from keyhole.learners.networks.jacobians import Found, assemble_hyperplanes, survey_line
 from keyhole.learners.networks.kinks import (
     Ask,
@@ -47,7 +48,7 @@ Phase = Callable[[str], AbstractContextManager[None]]
 CHECKS = (1.0, 10.0, 1000.0)  # radii, in units of the typical distance of hyperplanes
 _MISSING = 1e-7  # a larger error: hyperplanes are missing or wrong, and not only imprecise
 _RIDGED = 1e-5  # the same where hyperplanes are parallel: narrow ridges magnify errors
-_PER_RADIUS = 6
+_PER_RADIUS = 6  # at each of several radii half as many where an answer has three numbers or more
 FINE = 5e-10  # relative error of the function that needs no further round
 _POLISHED = 0.07  # queries for polishing, as a share of those asked before
 _WORTH = 1e-12  # a hyperplane is measured again when its error matters more than this
@@ -72,6 +73,7 @@ class Learned:
         roundoff: relative rounding of answers that was met.
         spent: whether the budget ran out on the way.
         smooth: whether a line bent everywhere.
+        deeper: whether hyperplanes were seen not to go on.
     """
 
     model: AbsAffine | None
@@ -81,6 +83,7 @@ class Learned:
     roundoff: float
     spent: bool = False
     smooth: bool = False
+    deeper: bool = False
 
 
 def measure_typical_distance(model: AbsAffine) -> float:
@@ -108,6 +111,7 @@ class _Learning:
     bars: Vector
     noise: Noise = field(default_factory=lambda: Noise(EPS, 1.0, 1.0))
     anchor: Vector | None = None
+    where: Matrix | None = None
     astray: Vector | None = None
     asked: int = 0
 
@@ -146,6 +150,7 @@ class _Learning:
         if self.anchor is None:
             self.anchor = found.anchor
             self.noise = bends.noise
+            self.where = found.where
 
     def _draw_line(self) -> Line:
         if self.astray is not None:
@@ -164,10 +169,8 @@ class _Learning:
         hidden = self._sizes if self.anchor is not None else None
         roundoff = max(self.roundoff, coarse)
         noise, places, values = measure_line_noise(line, roundoff=roundoff, hidden=hidden)
-        if self.outputs > 2:
-            bends = try_runs(line, noise, places, values, most=self.most)
-            if bends is not None:
-                return bends
+        if self.outputs > 1:
+            return resolve_line_by_centroids(line, noise, places, values, most=self.most)
         return resolve_line_by_pairs(line, noise, places, values, most=self.most)
 
     def _sizes(self, x: Matrix) -> Matrix:
@@ -205,7 +208,9 @@ class _Learning:
     def check(self) -> float:
         """Relative error on a few points at every radius."""
         radius = measure_typical_distance(self.model)
-        shape = (len(self.radii), _PER_RADIUS, self.width)
+        few = self.outputs > 2 and len(self.radii) > 1
+        each = _PER_RADIUS // 2 if few else _PER_RADIUS
+        shape = (len(self.radii), each, self.width)
         x = radius * np.array(self.radii)[:, None, None] * self.rng.normal(size=shape)
         answers = self.whole(x.reshape(-1, self.width)).reshape(*shape[:2], -1)
         gaps = self._gaps(self.model, x, answers)
@@ -217,6 +222,14 @@ class _Learning:
         wrong = np.argwhere(gaps.max(axis=1) > _MISSING)
         self.astray = x[wrong[0, 0], int(np.argmax(gaps[wrong[0, 0]]))] if len(wrong) else None
         return float(gaps.max())
+
+    def leads_deeper(self) -> bool:
+        """Whether the hyperplanes of the first line do not go on."""
+        if self.where is None or len(self.where) != self.model.hidden:
+            return False
+        radius = measure_typical_distance(self.model)
+        with self.phase("check"):
+            return has_deeper_bends(self.whole, self.model, self.where, radius=radius, rng=self.rng)
 
     def _gaps(self, model: AbsAffine, x: Stack, answers: Stack) -> Matrix:
         """What a model misses at points of every radius, beside how answers vary there."""
@@ -316,7 +329,7 @@ def learn_network(
 
     best = at(1.0)
     for _ in range(_RESCALED):
-        if best.model is None or best.spent or best.smooth:
+        if best.model is None or best.spent or best.smooth or best.deeper:
             break
         scale = measure_typical_distance(best.model) if best.model.hidden else _FARTHER
         imprecise = fine < best.gap <= _MISSING
@@ -366,6 +379,8 @@ def _learn_at_scale(state: _Learning, rounds: int, fine: float) -> Learned:
             best = Learned(state.model, state.bars, gap, False, state.noise.share)
         if gap <= fine or not gains:
             break
+        if turn == 0 and gap > state.missing and state.leads_deeper():
+            return replace(best, deeper=True)
     return best
 
 

@@ -28,7 +28,7 @@ from keyhole.models import AbsAffine
 
 _TRIES = 192  # places of a hyperplane, the best of which is climbed from
 _CLIMBS = 24
-_SHARP = 1e-10  # jumps known less well, beside those of the network, are measured again
+_SHARP = 1.5e-10  # jumps known less well, beside those of the network, are measured again
 _PAIRS, _BLUNT = 4, 8  # at most four jumps and one in eight: close kinks come in pairs
 
 
