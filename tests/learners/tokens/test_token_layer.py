@@ -107,6 +107,19 @@ def test_what_goes_past_the_heads_is_recovered_with_them(heads):
     assert found.degrees_of_freedom - plain.degrees_of_freedom == V * (V - 1)
 
 
+@pytest.mark.parametrize("heads", [1, 2])
+def test_two_ids_of_the_same_values_are_no_verified_model(heads):
+    """What one of them weighs where the other comes last shows in no prompt of these two alone."""
+    for seed in range(3):
+        scores, values = draw(heads, seed)
+        values[0, 1] = values[0, 2]
+        assert not learn(answer(scores, values), learner=TokenLayer(heads)).verdict.verified
+    # Where all ids have the same values, no weight moves an answer.
+    table = np.random.default_rng(0).normal(size=(V, V))
+    found = learn(lambda ids: table[ids[:, -1]])
+    assert found.verdict is Verdict.EXACT
+
+
 def test_a_budget_is_kept_and_ends_the_run():
     oracle = Budgeted(TokenIds(answer(*draw(1, 0)), V), 40)
     found = TokenLayer().run(oracle, rng=np.random.default_rng(0))

@@ -55,6 +55,22 @@ def count_read_at_once(changes: Stack) -> int:
     return max(1, int(_SHARE * rank / heads))
 
 
+def find_unread_pair(values: Stack) -> tuple[int, int] | None:
+    """Two ids of the same values in a head: what one weighs beside the other moves no such answer.
+
+    Where a head has the same values for all ids, no weight moves anything.
+    """
+    least = _RANK * float(np.abs(values).max())
+    for own in values:
+        spread = float(np.abs(own - own[0]).max())
+        apart = np.abs(own[:, None] - own[None]).max(axis=2)
+        np.fill_diagonal(apart, np.inf)
+        first, second = np.unravel_index(int(apart.argmin()), apart.shape)
+        if spread > least and apart[first, second] <= _RANK * spread:
+            return int(first), int(second)
+    return None
+
+
 def decode_scores(
     ask: Ask, changes: Stack, lone: Matrix, rng: np.random.Generator, first: Matrix
 ) -> Stack:

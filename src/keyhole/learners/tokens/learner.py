@@ -15,7 +15,7 @@ import numpy as np
 from keyhole._arrays import Matrix, Stack
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Plan, Recovery, Status
-from keyhole.learners.tokens.decoding import decode_scores, match_heads
+from keyhole.learners.tokens.decoding import decode_scores, find_unread_pair, match_heads
 from keyhole.learners.tokens.ratios import COPIES, Pair, fit_pair
 from keyhole.learners.verifying.ending import (
     SPENT,
@@ -83,6 +83,9 @@ class TokenLayer:
             return session.conclude(None, SPENT)
         if model is None:
             return session.conclude(None, session.refuse(Status.UNSEPARATED))
+        pair = find_unread_pair(model.values)
+        if pair is not None:
+            return session.conclude(model, session.refuse(Status.UNSEPARATED, pair))
         return _judge(session, model, checking)
 
 
@@ -160,7 +163,7 @@ class _Session:
                 return pairs
         return None
 
-    def refuse(self, status: Status) -> Ending:
+    def refuse(self, status: Status, pair: tuple[int, int] | None = None) -> Ending:
         """Refuse, unless the target answers the same question differently."""
         probe = pack_ids([[1, 0]])
         try:
@@ -171,6 +174,11 @@ class _Session:
         detail = (
             "Up to four heads of attention alone, without norm, positions or network, were tried."
         )
+        if pair is not None:
+            detail = (
+                f"Ids {pair[0]} and {pair[1]} have the same values in a head, so that what one"
+                " weighs where the other comes last is not read."
+            )
         return resolve_doubt(self.oracle, Doubt(status, None, detail), probe=(probe, answer))
 
     def conclude(self, model: TokenHeads | None, ending: Ending) -> Recovery[TokenHeads]:
