@@ -1,5 +1,6 @@
 """Experiments that come with keyhole: jobs make sense, comparisons are fair, lines are theory."""
 
+import json
 import re
 from pathlib import Path
 
@@ -56,3 +57,23 @@ def test_the_bound_of_networks_that_read_once_is_that_of_the_theorem():
 def test_make_knows_every_long_experiment():
     (named,) = re.findall(r"^LONG := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert set(named.split()) <= {file.stem for file in FILES}
+
+
+def test_curves_that_are_kept_are_of_the_jobs_of_their_file():
+    for measured in (ROOT / "experiments" / "measured").glob("*.json"):
+        assert measured.stat().st_size < 2_000_000
+        jobs = read_sweep(str(ROOT / "experiments" / f"{measured.stem}.toml")).jobs
+        asked = {(job.model, job.steps, job.samples, job.seed, job.seeds) for job in jobs}
+        for row in map(json.loads, measured.read_text().splitlines()):
+            told = tuple(row[f"job.{n}"] for n in ("model", "steps", "samples", "seed", "seeds"))
+            assert told in asked
+            assert len(row["record.curve.errors"]) == row["job.seeds"]
+            assert row["record.curve.steps"][-1] == row["job.steps"]
+
+
+def test_the_points_of_training_that_are_kept_are_of_every_task():
+    points = json.loads((ROOT / "experiments" / "trained-points.json").read_text())
+    asked = read_sweep(str(ROOT / "experiments" / "trained-sizes.toml")).jobs
+    assert {point["task"] for point in points} == set(keyhole.tasks.TASKS)
+    assert 2 * len(keyhole.tasks.TASKS) <= len(points) <= len(asked)
+    assert {point["size"] for point in points} <= {float(job.embed) for job in asked}

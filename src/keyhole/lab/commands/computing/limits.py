@@ -46,6 +46,7 @@ _LENGTHS = (8, 16, 32, 64, 128, 256)
 # The sets that heads share in the picture of heads against width.
 _SETS = SparseAverage(64, 8)
 _ACCURACY = 1e-2
+_PLAIN = 0.1  # share of wrong labels up to which a guess is nearly always right
 _FEW = 8  # bits at which counting excludes something of these sets
 
 
@@ -179,13 +180,22 @@ def _read_trainings(directory: Path) -> list[TrainedPoint]:
     rows = list(read_rows(directory / "store.sqlite"))
     records = [read_record(row.record) for row in rows if row.record is not None]
     return [
-        place_training(one) for one in records if isinstance(one, TrainRecord) and _has_width(one)
+        place_training(one)
+        for one in records
+        if isinstance(one, TrainRecord) and _has_width(one) and _tells_something(one)
     ]
 
 
 def _has_width(trained: TrainRecord) -> bool:
     """Whether it is attention, whose size is a width."""
     return trained.parameters > 0 and "embed" in trained.model_sizes
+
+
+def _tells_something(trained: TrainRecord) -> bool:
+    """Whether one answer for all inputs is wrong often enough for a right model to be told."""
+    # Where nearly all labels are the same, whoever always says so would count as having found it.
+    majority = trained.lines.get("majority")
+    return majority is None or majority > _PLAIN
 
 
 def place_training(trained: TrainRecord) -> TrainedPoint:
