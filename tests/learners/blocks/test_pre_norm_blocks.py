@@ -11,6 +11,7 @@ from keyhole import Hints, InvalidInput, Local, PreNormBlock, Wiring, random_blo
 from keyhole.claims import Verdict
 from keyhole.identify.blocks import block_freedom
 from keyhole.learners.base import Status
+from keyhole.learners.blocks.extreme_scores import draw_extreme_sequences
 from keyhole.learners.blocks.far_tokens import FarTokens
 from keyhole.learners.blocks.head_scores import design_scores, find_score_maps
 from keyhole.learners.blocks.rank_ones import find_rank_ones
@@ -188,6 +189,34 @@ def test_two_blocks_in_a_row_are_no_block():
     assert found.verdict is Verdict.UNVERIFIED, found.sentence
     assert "several layers" in found.sentence
     assert found.ledger.total().sequences <= 500
+
+
+def test_scores_are_asked_where_they_are_largest(rng):
+    """Above all of 20,000 random pairs."""
+    block = random_block(8, heads=2, hidden=8, rng=rng)
+    X = draw_extreme_sequences(block, rng)
+    reached = np.abs(block.logits(X)[:, :, 0]).max(axis=0)
+    pairs = rng.normal(size=(20_000, 2, 8))
+    assert (reached > np.abs(block.logits(pairs)[:, :, 0]).max(axis=0)).all()
+    assert len(X) == 4
+
+
+def test_a_cap_that_ordinary_scores_do_not_reach_is_noticed():
+    block = random_block(8, heads=2, hidden=8, rng=np.random.default_rng(1101))
+    kept = block.attention
+
+    def ask(X):
+        n = block.norm1(X)
+        scores = np.clip(kept.logits(n), -5.0, 5.0)
+        weights = np.exp(scores) / np.exp(scores).sum(axis=2, keepdims=True)
+        values = np.einsum("hrd,bnd->bhnr", kept.Wv, n) + kept.bv[:, None]
+        mixed = np.einsum("hor,bhn,bhnr->bo", kept.Wo, weights, values)
+        r = X[:, -1] + mixed + kept.bo
+        return r + block.network.points(block.norm2(r))
+
+    found = PreNormBlock().run(Local(ask, 8), rng=np.random.default_rng(5))
+    assert found.verdict is Verdict.UNVERIFIED, found.sentence
+    assert "capped" in found.sentence
 
 
 def test_too_many_units_for_the_width_are_said_to_be_too_many():

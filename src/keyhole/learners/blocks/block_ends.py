@@ -11,6 +11,7 @@ from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent
 from keyhole.identify.blocks import block_freedom, post_block_freedom
 from keyhole.learners.base import Recovery, Status
+from keyhole.learners.blocks.extreme_scores import draw_extreme_sequences
 from keyhole.learners.verifying.ending import (
     BLOCK,
     SPENT,
@@ -27,6 +28,11 @@ from keyhole.models import TransformerBlock
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
+_CLOSE = 1e-8  # of the answers, what the largest scores may leave
+_CAPPED = (
+    "Where scores are as large as they can be answers differ, although they agree elsewhere: scores"
+    " are capped, or weights are not those of a softmax."
+)
 _UNSOLVED = "A system of equations had no solution."
 
 
@@ -77,6 +83,9 @@ class BlockReport:
         """The end of a recovery whose stages all succeeded: fresh questions decide."""
         try:
             with self.oracle.phase("verify"):
+                if not self._bears_extremes(model, rng):
+                    ending = Ending(status=Status.BLOCK_DISAGREES, detail=_CAPPED)
+                    return self._conclude(ending, model)
                 seen = examine_model(self.oracle, model, ruler=BLOCK.ruler(self.oracle), rng=rng)
         except BudgetSpent:
             return self._conclude(SPENT, model)
@@ -86,6 +95,14 @@ class BlockReport:
             return resolve_doubt(self.oracle, Doubt(Status.BLOCK_DISAGREES, seen.worst, words))
 
         return self._conclude(settle(self.oracle, seen, lines=BLOCK, refuse=refuse), model)
+
+    def _bears_extremes(self, model: TransformerBlock, rng: np.random.Generator) -> bool:
+        """Whether answers agree where scores are largest, as far as they have a largest value."""
+        if model.style == "post":
+            return True
+        X = draw_extreme_sequences(model, rng)
+        y = self.oracle.ask(X)
+        return bool(np.abs(y - model(X)).max() <= _CLOSE * np.abs(y).max())
 
     def _conclude(
         self, ending: Ending, model: TransformerBlock | None = None

@@ -24,6 +24,7 @@ from keyhole.learners.blocks.block_plans import (
     count_sequence_queries,
     guess_rank,
 )
+from keyhole.learners.blocks.extreme_scores import count_extreme_queries
 from keyhole.learners.blocks.far_tokens import FAR, FarTokens
 from keyhole.learners.blocks.head_scores import design_scores, find_score_maps
 from keyhole.learners.blocks.lone_fit import LoneAnswers, LoneFit, LoneMap
@@ -101,7 +102,7 @@ class PreNormBlock:
             **count_network_queries(D, D + 1, k),
             "lone": count_lone_queries(D, k),
             "sequences": count_sequence_queries(D, heads, rank),
-            "verify": QUERIES,
+            "verify": QUERIES + count_extreme_queries(heads),
         }
         wiring = Wiring(norm="layer")
         freedom = block_freedom(wiring, D + 1, heads=heads, rank=rank, hidden=k)
@@ -124,7 +125,7 @@ class PreNormBlock:
         )
         sequences = max(count_sequence_queries(D, h, (D + 1) // h) for h in range(1, D + 1))
         front = 1 + _SPLITS * count_value_queries(D) + len(_NEAR) * scores
-        return front + network + sequences + QUERIES + 16
+        return front + network + sequences + count_extreme_queries(D) + QUERIES + 16
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[TransformerBlock]:
         """Recover a block."""
