@@ -42,7 +42,7 @@ def test_two_people_send_what_the_formula_counts(pairs_file, said):
     assert talk["bits"] == sum(one["bits"] for one in talk["messages"]) == counted
     assert {one["sender"] for one in talk["messages"]} == {"Alice", "Bob"}
     assert data["error"] == data["error_direct"] == 0.0
-    assert "as well as alone" in data["sentence"]
+    assert "as well as by one person" in data["sentence"]
 
 
 def test_a_third_person_hears_the_queries_and_answers_too(pairs_file, said):
@@ -61,7 +61,7 @@ def test_a_bit_a_number_is_too_coarse_and_that_is_said(pairs_file, said):
     path, _ = pairs_file
     data = said("talk", path, *SIZES, "--bits", 1)[1]
     assert data["error"] > data["error_direct"]
-    assert "worse than alone" in data["sentence"]
+    assert "worse than by one person" in data["sentence"]
 
 
 def test_the_bits_any_two_people_need_stand_beside_those_sent(tmp_path, said):
