@@ -13,6 +13,7 @@ from keyhole._arrays import EPS
 from keyhole.models import Model
 
 _SWOLLEN = 1e3  # size of the parts beside how answers vary
+_ROUNDINGS = 1e3  # answers that vary by no more are constant
 _DRAWS = 32
 
 
@@ -20,8 +21,10 @@ def is_swollen(model: Model, length: float) -> bool:
     """Whether the parts of answers to pairs of tokens of a length dwarf how answers vary."""
     drawn = np.random.default_rng(0).normal(size=(_DRAWS, 2, model.width))
     X = length * drawn / np.sqrt(model.width)
-    size = model.yardstick(X, EPS).size
+    by = model.yardstick(X, EPS)
     answers = model(X)
-    varied = float(np.abs(answers - answers.mean(axis=0)).max())
-    # Where all units are idle only the answers themselves are there to compare with.
-    return bool(np.median(size) > _SWOLLEN * (varied or float(np.abs(answers).max())))
+    least = np.abs(answers - answers.mean(axis=0)).max()
+    # Where all units are idle answers vary by rounding, and only they themselves can be compared.
+    if least <= _ROUNDINGS * by.rounding.max():
+        least = np.abs(answers).max()
+    return bool(np.median(by.size) > _SWOLLEN * least)

@@ -14,6 +14,7 @@ from keyhole.learners.networks.pair_search import resolve_line_by_pairs
 from keyhole.learners.networks.parallel import find_parallel_groups
 from keyhole.learners.networks.polish import find_clean_point, sharpen_jumps
 from keyhole.learners.networks.whole_polish import fit_hyperplanes, place_polishing_points
+from keyhole.learners.swelling import is_swollen
 from keyhole.models import AbsAffine
 from support.measures import function_error
 from support.seeds import few
@@ -376,3 +377,12 @@ def test_a_fitted_line_is_as_far_off_as_its_error_bars_say(rng):
         slopes = np.concatenate([np.zeros((1, 5)), np.cumsum(jumps, axis=0)])
         off.append(np.sqrt(((bends.slopes - slopes) ** 2).mean(axis=1)) / bends.bars)
     assert 0.6 <= np.sqrt(np.mean(np.square(off))) <= 1.5
+
+
+def test_an_idle_network_is_not_taken_for_a_swollen_one_and_a_ridge_that_nearly_cancels_is(rng):
+    """A unit that acts nowhere near leaves a constant, of which only rounding varies."""
+    idle = ReluNet(0.1 * np.ones((1, 3)), np.array([-5.0]), np.ones((1, 1)), np.array([0.7]))
+    assert not is_swollen(idle.normal_form(), 1.0)
+    n, D = np.tile([[1.0, 0.0, 0.0], [1.0, 1e-9, 0.0]], (1, 1)), np.array([[1.0], [-1.0]])
+    ridge = AbsAffine(n, np.array([0.0, 1e-6]), D, np.zeros((1, 3)), np.array([0.7]))
+    assert is_swollen(ridge, 1.0)

@@ -66,7 +66,7 @@ class Network:
             "kinks": kinks,
             "slopes": slopes,
             "polish": polish,
-            "check": 18 if outputs < 3 else 9,
+            "check": 18,
             "verify": QUERIES,
         }
         worst = 3 * self.rounds * (64 + 20 * self.most + 8 * (self.most + 1) * width)

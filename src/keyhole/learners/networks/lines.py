@@ -48,7 +48,7 @@ Phase = Callable[[str], AbstractContextManager[None]]
 CHECKS = (1.0, 10.0, 1000.0)  # radii, in units of the typical distance of hyperplanes
 _MISSING = 1e-7  # a larger error: hyperplanes are missing or wrong, and not only imprecise
 _RIDGED = 1e-5  # the same where hyperplanes are parallel: narrow ridges magnify errors
-_PER_RADIUS = 6  # at each of several radii half as many where an answer has three numbers or more
+_PER_RADIUS = 6  # of fewer all may be where every unit is idle
 FINE = 5e-10  # relative error of the function that needs no further round
 _POLISHED = 0.07  # queries for polishing, as a share of those asked before
 _WORTH = 1e-12  # a hyperplane is measured again when its error matters more than this
@@ -208,9 +208,7 @@ class _Learning:
     def check(self) -> float:
         """Relative error on a few points at every radius."""
         radius = measure_typical_distance(self.model)
-        few = self.outputs > 2 and len(self.radii) > 1
-        each = _PER_RADIUS // 2 if few else _PER_RADIUS
-        shape = (len(self.radii), each, self.width)
+        shape = (len(self.radii), _PER_RADIUS, self.width)
         x = radius * np.array(self.radii)[:, None, None] * self.rng.normal(size=shape)
         answers = self.whole(x.reshape(-1, self.width)).reshape(*shape[:2], -1)
         gaps = self._gaps(self.model, x, answers)
