@@ -31,6 +31,8 @@ _CIRCLES = 4
 _AROUND = 8  # points of a circle
 _EQUATIONS = 1.6  # for an unknown
 _STEPS = 30
+_STRIDE = 2.0  # of log rho, in one step
+_WIDE = 20.0  # of log rho, where a search starts
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -140,7 +142,7 @@ def _integrate_circles(rates: Matrix, speed: float) -> Vector:
         parts = np.where(waves != 0, parts / np.where(waves != 0, 1j * waves, 1.0), 0.0)
         whole = np.fft.ifft(parts).real
         logs[at] = whole[1:] - whole[0]
-    return logs
+    return np.clip(logs, -_WIDE, _WIDE)
 
 
 def find_scaled_curves(
@@ -178,7 +180,7 @@ def _settle_curves(
     for _ in range(_STEPS):
         by_unit, by_point = _slope_curves(t, x, logs, even)
         move_x, move_logs = _solve_arrow(by_unit, by_point, left, damping)
-        trial_x, trial_logs = x + move_x, logs + move_logs
+        trial_x, trial_logs = x + move_x, logs + np.clip(move_logs, -_STRIDE, _STRIDE)
         trial = _leave(t, a, trial_x, trial_logs, even)
         after = float(linalg.norm(trial))
         if after < cost:
