@@ -173,7 +173,9 @@ def test_another_function_behind_shared_values_is_not_called_exact():
     def bent(X):
         return answer_in_torch(replace(layer, wiring=wiring), X) ** 3
 
-    found = keyhole.learn(Local(bent, size=16), wiring=wiring, rng=80)
+    # Of sequences that may be longer the learner of wide heads asks thousands of tokens.
+    short = Sized(Local(bent, size=16), (1, 200))
+    found = keyhole.learn(short, wiring=wiring, rng=80)
     assert found.verdict is Verdict.UNVERIFIED
 
 
