@@ -31,6 +31,9 @@ CALLS = {
     "Head.random": lambda rng: keyhole.Head.random(3, rng=rng),
     "Mlp.random": lambda rng: keyhole.Mlp.random(3, q=1, dimension=2, hidden=4, rng=rng),
     "MultiHead.random": lambda rng: keyhole.MultiHead.random(3, heads=2, rng=rng),
+    "HeadsBeforeNetwork.random": lambda rng: keyhole.HeadsBeforeNetwork.random(
+        3, heads=2, hidden=2, rng=rng
+    ),
     "OneLayer.random": lambda rng: keyhole.OneLayer.random(3, hidden=2, rng=rng),
     "Recurrent.random": lambda rng: keyhole.Recurrent.random(
         "gru", q=1, dimension=2, units=3, rng=rng

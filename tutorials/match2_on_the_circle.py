@@ -14,9 +14,21 @@ def _():
     from keyhole._arrays import softmax
     from keyhole.drawing.describing import Axis, Chart, Line, Point
     from keyhole.drawing.svg import draw_chart
-    from keyhole.lab.pages.parts.task_pictures import Asked, draw_match_circle
+    from keyhole.lab.pages.parts.task_pictures import TokenAsked, draw_match_circle
 
-    return Asked, Axis, Chart, Line, Point, draw_chart, draw_match_circle, keyhole, mo, np, softmax
+    return (
+        TokenAsked,
+        Axis,
+        Chart,
+        Line,
+        Point,
+        draw_chart,
+        draw_match_circle,
+        keyhole,
+        mo,
+        np,
+        softmax,
+    )
 
 
 @app.cell
@@ -51,7 +63,7 @@ def _(modulus_slider, np):
 
 
 @app.cell
-def _(Asked, draw_match_circle, mo, modulus, np, numbers, softmax, token_slider):
+def _(TokenAsked, draw_match_circle, mo, modulus, np, numbers, softmax, token_slider):
     # The unit of the proof: angles as keys and queries, and a blank token that stands for nobody.
     token = token_slider.value - 1
     angles = 2 * np.pi * numbers / modulus
@@ -62,7 +74,7 @@ def _(Asked, draw_match_circle, mo, modulus, np, numbers, softmax, token_slider)
     all_scores = np.concatenate([[(1.0 + near_miss) / 2], scores])
     names = ["blank ∅", *(f"{i + 1}: {x:g}" for i, x in enumerate(numbers))]
     weights = softmax(16.0 / (1.0 - near_miss) * all_scores[None])[0]
-    ring = draw_match_circle(modulus, Asked(token, numbers, names, all_scores, weights))
+    ring = draw_match_circle(modulus, TokenAsked(token, numbers, names, all_scores, weights))
     mo.Html(str(ring))
     return ring, token, weights
 
