@@ -136,7 +136,7 @@ def test_a_target_that_refuses_long_sequences_is_asked_shorter_ones(rng):
     assert seen.passed
     assert seen.complete
     assert 20 < seen.examined.longest <= 50
-    assert f"up to length {seen.examined.longest}" in seen.examined.sentence
+    assert f"up to {seen.examined.longest} tokens long" in seen.examined.sentence
 
 
 def test_a_target_that_refuses_far_tokens_is_asked_the_others(rng):
@@ -183,7 +183,7 @@ def test_the_sentence_says_of_what_and_how_surely():
     seen = Examined(kinds=(), sequences=160, independent=140, longest=300, not_asked=())
     assert "all 160 fresh sequences" in seen.sentence
     assert "140 of them independent" in seen.sentence
-    assert "up to length 300" in seen.sentence
+    assert "up to 300 tokens long" in seen.sentence
     assert "less than 2.2 % of such sequences" in seen.sentence
 
 
