@@ -3,6 +3,7 @@ answered is lost or asked again, and no budget is exceeded.
 """
 
 import sqlite3
+import time
 from collections import Counter
 from contextlib import closing
 
@@ -27,15 +28,17 @@ COMMANDS = {
     "sweep": ("sweep", "sweep.toml", "--workers", 0, *RUN),
     "train": ("train", "match2", *SIZES, "--steps", 40, "--checkpoint-every", 5, *RUN),
 }
-# Seconds after which the first kill may come; torch takes most of them to be loaded.
+# Seconds after which the first kill may come, or those of a whole run where that is quicker; torch
+# takes most of them to be loaded.
 SPANS = {"learn": 0.25, "audit": 1.0, "sweep": 0.4, "train": 4.0}
 
 
 class Killed:
     """One command in one directory, and how often it was killed before it was done."""
 
-    def __init__(self, commands, folder, name):
+    def __init__(self, commands, folder, name, whole=np.inf):
         self.commands, self.folder, self.name, self.kills = commands, folder, name, 0
+        self.span = min(SPANS[name], whole)
         self.command = COMMANDS[name]
         (folder / "sweep.toml").write_text(SWEEP)
 
@@ -47,7 +50,7 @@ class Killed:
     def finish(self, rng, most):
         """Kill up to `most` times, later and later, then let it end."""
         while self.kills < most:
-            span = SPANS[self.name] * 1.1 ** (self.kills / 4)
+            span = self.span * 1.1 ** (self.kills / 4)
             try:
                 return self.run(timeout=float(rng.uniform(0.2, 1.0)) * span)
             except TimeoutError:
@@ -111,11 +114,13 @@ def kill_and_compare(name, commands, tmp_path, rounds, kills, seed):
         folder.mkdir()
         (folder / "targets.py").write_text((tmp_path / "targets.py").read_text())
     quiet = Killed(commands, folders[0], name)
+    begun = time.monotonic()
     calm = quiet.run()
+    whole = time.monotonic() - begun
     assert calm.code in (0, 3), calm.err
     done = Counter()
     for folder in folders[1:]:
-        killed = Killed(commands, folder, name)
+        killed = Killed(commands, folder, name, whole)
         ran = killed.finish(rng, kills)
         assert ran.code == calm.code, ran.err
         assert "Traceback" not in ran.err

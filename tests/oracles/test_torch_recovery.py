@@ -75,7 +75,7 @@ head = keyhole.torch_head(layer, head=1)
 @pytest.mark.parametrize(
     ("name", "outcome"),
     [
-        ("layer", ("EXACT", "layer", 6)),
+        ("layer", ("EXACT", "multihead", 6)),
         ("head", ("EXACT", "head", 6)),
         ("mean", ("EXACT", "head", 6)),
     ],
