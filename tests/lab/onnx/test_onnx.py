@@ -283,6 +283,7 @@ SMALL = {
     "match3-local": {"length": 7, "modulus": 9, "radius": 1},
     "match4": {"length": 4, "modulus": 7},
     "triangles": {"nodes": 5},
+    "closed-walks": {"nodes": 3, "length": 5, "hops": 4},
     "four-cycles": {"nodes": 5},
     "index-lookup": {"length": 6, "symbols": 5},
     "composition": {"symbols": 3},
