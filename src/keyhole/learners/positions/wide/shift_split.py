@@ -37,6 +37,7 @@ _SHIFT = 0.6
 _RANK = 1e-4  # of the largest singular value: less is what extrapolation leaves
 _GAP = 20.0  # between the values of a head and what is left of it
 _SUM = 2e-2  # of M, which the maps of all heads together may miss
+_SUM_AT_ONE = 0.2  # of what M makes of one v: that much shows another kind of target
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -114,21 +115,33 @@ class _ShiftTry:
         """Maps of all heads, None where they do not add up."""
         centre = self.asking.ball.draw(size=_PART, rng=self.rng)
         at = self._draw_coordinates(_MOST_HEADS + _SPARE)
-        first = self._see_heads(centre, at, self._ask_without(at), None)
-        if first is None:
+        # Of answers without v those at the first last tokens serve every v.
+        asked = self._ask_without(at)
+        first = self._see_heads(centre, at, asked, None)
+        if first is None or self._misses_sum(centre, first):
             return None
-        at = at[: len(first.made) + _SPARE]
-        without = self._ask_without(at)
+        kept = len(first.made) + _SPARE
+        without = [np.concatenate([y[:kept], y[len(at) : len(at) + kept]]) for y in asked]
+        at = at[:kept]
         frame = np.linalg.qr(self.rng.normal(size=(self.D, self.D)))[0]
         tokens = centre + _AROUND * self.radius * frame
-        seen = [self._see_heads(v, at, without, len(first.made)) for v in tokens]
-        matched = [_order_heads(one, first) for one in seen if one is not None]
-        if len(matched) < self.D:
-            return None
+        matched: list[_Seen] = []
+        for v in tokens:
+            seen = self._see_heads(v, at, without, len(first.made))
+            # All of them are needed, and long sequences are dear to ask.
+            if seen is None or self._misses_sum(v, seen):
+                return None
+            matched.append(_order_heads(seen, first))
         known = np.concatenate([centre[None], tokens])
         made = np.stack([first.made, *[one.made for one in matched]])
         heads = range(made.shape[1])
         return self._judge(np.stack([solve_least_squares(known, made[:, h]).T for h in heads]))
+
+    def _misses_sum(self, v: Vector, seen: _Seen) -> bool:
+        """Whether what the heads make of v is far from what a lone v is answered."""
+        expected = self.linear.M @ v
+        missed = float(np.linalg.norm(seen.made.sum(axis=0) - expected))
+        return missed > _SUM_AT_ONE * float(np.linalg.norm(expected))
 
     def _judge(self, A: Stack) -> WideSplit | None:
         missed = float(np.linalg.norm(A.sum(axis=0) - self.linear.M))
