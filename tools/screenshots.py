@@ -91,6 +91,10 @@ RUNS: dict[str, tuple[str, ...]] = {
         "audit four.safetensors --out audit-head",
     ),
     "audit-relu": ("audit relu.safetensors --out audit-relu",),
+    "audit-ids": (
+        "audit --tokens-in support.targets:ids --vocabulary 16 --against support.targets:ids"
+        " --out audit-ids",
+    ),
     "twins-heads": ("twins heads.safetensors --out twins-heads",),
     "twins-layer": ("twins layer.safetensors --out twins-layer",),
     "compare": (
@@ -213,7 +217,8 @@ def main() -> int:
     out = asked.out.resolve()
     runs = out / "runs"
     runs.mkdir(parents=True, exist_ok=True)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(runs)])
+    held = (ROOT / "src", ROOT / "tests", runs)
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, held))
     site = {f"docs-{p.stem}": p for p in sorted((ROOT / "site").rglob("*.html"))}
     names = asked.names or [*RUNS, *VIEWS]
     faults = 0

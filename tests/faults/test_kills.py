@@ -22,15 +22,25 @@ seed.range = [0, 12]
 """
 SIZES = ("--length", 4, "--modulus", 5, "--batch", 8, "--tests", 64, "--seeds", 1)
 RUN = ("--out", "run", "--json")
+IDS = ("targets:counting_ids", "--tokens-in", "--vocabulary", 16)
 COMMANDS = {
     "learn": ("learn", "targets:counting", "--width", 4, "--budget", 2500, *RUN),
+    "learn-ids": ("learn", *IDS, "--budget", 2500, *RUN),
     "audit": ("audit", "targets:counting", "--width", 4, *RUN),
+    "audit-ids": ("audit", *IDS, "--against", IDS[0], "--prompts", 128, *RUN),
     "sweep": ("sweep", "sweep.toml", "--workers", 0, *RUN),
     "train": ("train", "match2", *SIZES, "--steps", 40, "--checkpoint-every", 5, *RUN),
 }
 # Seconds after which the first kill may come, or those of a whole run where that is quicker; torch
 # takes most of them to be loaded.
-SPANS = {"learn": 0.25, "audit": 1.0, "sweep": 0.4, "train": 4.0}
+SPANS = {
+    "learn": 0.25,
+    "learn-ids": 0.25,
+    "audit": 1.0,
+    "audit-ids": 1.0,
+    "sweep": 0.4,
+    "train": 4.0,
+}
 
 
 class Killed:
@@ -79,7 +89,9 @@ def compare_questions(killed, ran, quiet, calm):
     assert 0 <= lost <= killed.kills * 300
     assert quiet.asked <= killed.asked <= told["total"]
     assert told["total"] - lost <= killed.asked
-    if killed.name == "learn":
+    if killed.name == "audit-ids":
+        assert ran.json["tokens"]["policies"] == calm.json["tokens"]["policies"]
+    if killed.name.startswith("learn"):
         assert told["by_phase"].get("lost", 0) == lost
         assert told["total"] <= 2500
 
@@ -102,7 +114,9 @@ def compare_weights(killed, ran, quiet, calm):
 
 COMPARED = {
     "learn": compare_questions,
+    "learn-ids": compare_questions,
     "audit": compare_questions,
+    "audit-ids": compare_questions,
     "sweep": compare_rows,
     "train": compare_weights,
 }
@@ -146,7 +160,10 @@ def test_a_command_that_is_killed_again_and_again_ends_as_if_it_never_was(
 
 
 # A thousand kills in all, in parts.
-SLOW = [("learn", 20), ("audit", 10), ("sweep", 10), ("train", 8)]
+SLOW = [
+    *[("learn", 20), ("learn-ids", 10), ("audit", 10), ("audit-ids", 10)],
+    *[("sweep", 10), ("train", 8)],
+]
 
 
 @pytest.mark.slow
@@ -154,6 +171,6 @@ SLOW = [("learn", 20), ("audit", 10), ("sweep", 10), ("train", 8)]
 @pytest.mark.parametrize("seed", range(2, 7))
 @pytest.mark.parametrize(("name", "kills"), SLOW)
 def test_a_thousand_kills_lose_nothing(name, kills, seed, commands, tmp_path):
-    rounds = 2 if name in ("audit", "train") else 6
+    rounds = 2 if name in ("audit", "audit-ids", "train") else 6
     done = kill_and_compare(name, commands, tmp_path, rounds, kills, seed)
     assert done[f"kills of {name}"] > rounds

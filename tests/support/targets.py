@@ -44,6 +44,19 @@ def counting(X):
     return attend(X)
 
 
+def ids(ids):
+    scores, values, out = np.random.default_rng(4).normal(size=(3, 16, 16))
+    weights = np.exp(scores[ids, ids[:, -1:]])
+    values = values[:, :5] @ out[:5]
+    return np.einsum("bl,blv->bv", weights / weights.sum(axis=1, keepdims=True), values[ids])
+
+
+def counting_ids(asked):
+    with open("asked.log", "a") as log:
+        log.write(f"{len(asked)}\n")
+    return ids(asked)
+
+
 def delicate(X):
     answers = counting(X)
     return np.full((len(X), 2), np.nan) if np.abs(X).max() > 1e5 else answers

@@ -44,6 +44,11 @@ class Stopwatch:
         """Counted so far."""
         return self._before + self.clock() - self._since
 
+    @property
+    def over(self) -> bool:
+        """Whether there were more than there may be."""
+        return self.seconds > self.limit
+
     @contextmanager
     def paused(self) -> Generator[None]:
         """What happens inside is not counted."""
@@ -59,7 +64,7 @@ class Stopwatch:
         Raises:
             OutOfTime: it is.
         """
-        if self.seconds > self.limit:
+        if self.over:
             raise OutOfTime(f"the {self.limit:g} s of own work (--max-seconds) are over.")
 
 

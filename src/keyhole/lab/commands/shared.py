@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from keyhole.claims import Verdict
@@ -21,3 +23,12 @@ def seed_generator(seed: int) -> np.random.Generator:
 def choose_exit_code(verdict: str) -> int:
     """Exit code of a verdict, given by its name."""
     return 0 if Verdict[verdict].verified else REFUSED
+
+
+def check_budget_left(budget: int | None, charged: int, directory: Path) -> None:
+    """Refuse a budget that the run in a directory, which is gone on with, has overspent already."""
+    if budget is not None and budget < charged:
+        raise InvalidInput(
+            f"the run in {directory} has already asked {charged} queries; --budget {budget} is"
+            " below that. Give at least as many."
+        )

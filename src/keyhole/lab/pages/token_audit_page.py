@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from keyhole.drawing.describing import Axis, Chart, Level, Line, Point
 from keyhole.drawing.html import (
     Markup,
@@ -11,10 +13,18 @@ from keyhole.drawing.html import (
     format_number,
     format_section,
     format_table,
+    frame_figure,
     join_markup,
     make_scrollable,
 )
 from keyhole.drawing.svg import draw_chart
+from keyhole.lab.pages.parts.question_bounds import (
+    describe_costs,
+    list_function_costs,
+    list_rotation_costs,
+    list_space_costs,
+    state_costs,
+)
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.record_parts import TokenAudit, TokenPolicyRecord
 from keyhole.lab.runs.recovery_records import AuditRecord
@@ -37,7 +47,8 @@ def draw_token_audit_page(data: AuditRecord) -> str:
         format_section("What each policy gives away", _list_policies(found)),
         format_section("The first policy that keeps each back", _list_stopping(found)),
         format_section("The gap that shows the size", _draw_spectra(found)),
-        format_section("Questions asked, and the fewest that suffice", _list_costs(found)),
+        *_draw_costs(found),
+        format_section("Questions asked, and the fewest there can be", _list_costs(found)),
         _describe_snapshots(found),
         format_section("What this does and does not say", *map(_format_paragraph, _LIMITS)),
         format_section("How to reproduce", command),
@@ -81,7 +92,17 @@ def _list_policies(found: TokenAudit) -> Markup:
         for record in found.policies
     ]
     columns = ("policy", "rank", "size", "gap", "space", "up to rotation", "function", "verdict")
-    return make_scrollable(format_table(rows, columns, (1, 3)), "table of policies")
+    table = make_scrollable(format_table(rows, columns, (1, 3)), "table of policies")
+    return join_markup(table, *_explain_rotations(found))
+
+
+def _explain_rotations(found: TokenAudit) -> Iterator[Markup]:
+    """Why a projection is not known up to a rotation, once for all policies alike."""
+    open_ones = [one for one in found.policies if one.rotation.residual is None]
+    for reason in dict.fromkeys(one.rotation.reason for one in open_ones):
+        names = [one.policy for one in open_ones if one.rotation.reason == reason]
+        behind = names[0] if len(names) == 1 else f"{len(names)} policies from {names[0]} on"
+        yield format_note(f"Not known up to a rotation behind {behind}: {reason}")
 
 
 def _name_sizes(record: TokenPolicyRecord) -> str:
@@ -92,7 +113,7 @@ def _name_sizes(record: TokenPolicyRecord) -> str:
 
 def _describe_angles(record: TokenPolicyRecord) -> str:
     found = record.rotation
-    return found.reason if found.residual is None else f"yes, to {format_number(found.residual)}"
+    return "not known" if found.residual is None else f"yes, to {format_number(found.residual)}"
 
 
 def _describe_function(record: TokenPolicyRecord) -> str:
@@ -151,6 +172,25 @@ def _list_points(record: TokenPolicyRecord) -> list[Point]:
         for order, value in enumerate(record.spectrum, start=1)
         if value
     ]
+
+
+def _draw_costs(found: TokenAudit) -> Iterator[Markup]:
+    """A picture for each thing that was found at a cost."""
+    for what, unit, costs in (
+        ("The space of the projection", "questions", list_space_costs(found)),
+        ("The projection up to a rotation", "prompts", list_rotation_costs(found)),
+        ("The function itself", "questions", list_function_costs(found)),
+    ):
+        if costs:
+            said = state_costs(what, unit, costs)
+            picture = draw_chart(describe_costs(said, unit, costs))
+            yield format_section(said, frame_figure(picture, _MARKS, width="100%"))
+
+
+_MARKS = (
+    "grey: the fewest, by counting the numbers that are to be known and those that answers hold;"
+    " blue: what was asked until it was known and confirmed; hover gives both in full"
+)
 
 
 def _list_costs(found: TokenAudit) -> Markup:

@@ -16,6 +16,7 @@ from keyhole.lab.runs.locks import name_holder, release_lock, take_lock
 _RUN_FILES = (
     "record.json",
     *("transcript.sqlite", "transcript.sqlite-wal", "transcript.sqlite-shm"),
+    *("against.sqlite", "against.sqlite-wal", "against.sqlite-shm", "projection.safetensors"),
     *("model.safetensors", "truth.safetensors", "example.safetensors", "report.html"),
     "watched.json",
 )

@@ -245,6 +245,9 @@ class SignatureRecord(Part, frozen=True, kw_only=True):
     chance: Number = None
 
 
+_FOLLOWS = 0.01  # relative error up to which a copy answers as the model does
+
+
 class FunctionRecord(Part, frozen=True, kw_only=True):
     """How far the function itself follows from answers.
 
@@ -261,6 +264,11 @@ class FunctionRecord(Part, frozen=True, kw_only=True):
     error: Number = None
     questions: int | None = None
     limit: int | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Whether a copy answers as the model does."""
+        return self.error is not None and self.error <= _FOLLOWS
 
 
 class TokenPolicyRecord(Part, frozen=True, kw_only=True):
@@ -311,7 +319,8 @@ class TokenAudit(Part, frozen=True, kw_only=True):
         against: the other snapshot.
         policies: from the most generous one on.
         stopped_by: for each thing that full logits give away, the first policy that keeps it back;
-            nothing where none does.
+            nothing where none does. What they do not give away, or what was not looked for, is not
+            named.
         projection: the file of the projection as full logits show it.
     """
 

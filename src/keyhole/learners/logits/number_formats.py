@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from keyhole._arrays import Matrix
+from keyhole._arrays import Matrix, Vector
 
 # Of the largest answer: what a model in float32 leaves of a sum over its hidden size.
 ARITHMETIC = 16.0 * 2.0**-24
@@ -26,8 +26,8 @@ def measure_format_error(answers: Matrix) -> float:
     if len(numbers) < _LEAST:
         return 0.0
     for decimals in range(_DECIMALS + 1):
-        scaled = numbers * 10.0**decimals
-        if (np.abs(scaled - np.rint(scaled)) <= _WHOLE * np.maximum(1.0, scaled)).all():
+        # The first few tell most finer numbers already.
+        if _are_whole(numbers[:_LEAST], decimals) and _are_whole(numbers, decimals):
             return float(_UNIFORM * 10.0**-decimals)
     mantissas, powers = np.frexp(numbers)
     for bits in _FORMATS:
@@ -36,3 +36,8 @@ def measure_format_error(answers: Matrix) -> float:
             steps = np.ldexp(1.0, powers - bits)
             return float(_UNIFORM * np.sqrt(np.mean(steps**2)))
     return 0.0
+
+
+def _are_whole(numbers: Vector, decimals: int) -> bool:
+    scaled = numbers * 10.0**decimals
+    return bool((np.abs(scaled - np.rint(scaled)) <= _WHOLE * np.maximum(1.0, scaled)).all())

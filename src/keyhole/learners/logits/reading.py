@@ -162,12 +162,16 @@ def whiten_blocks(differences: Matrix, count: int) -> Matrix:
 
 def _scale_block_means(differences: Matrix, count: int, power: float) -> Matrix:
     scaled = differences.copy()
-    vocabulary = differences.shape[1]
-    for start in range(1, vocabulary, count - 1):
-        block = slice(start, min(start + count - 1, vocabulary))
-        size = differences[:, block].shape[1]
-        change = (size + 1.0) ** power - 1.0
-        scaled[:, block] += change * differences[:, block].mean(axis=1, keepdims=True)
+    size = count - 1
+    whole = (differences.shape[1] - 1) // size * size
+    for start, end in ((1, 1 + whole), (1 + whole, differences.shape[1])):
+        # The last block may be shorter.
+        width = min(size, end - start)
+        if width:
+            blocks = differences[:, start:end].reshape(len(differences), -1, width)
+            change = (width + 1.0) ** power - 1.0
+            means = blocks.mean(axis=2, keepdims=True)
+            scaled[:, start:end] = (blocks + change * means).reshape(len(differences), -1)
     return scaled
 
 

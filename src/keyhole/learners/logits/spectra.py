@@ -14,6 +14,7 @@ exactly as an RMSNorm of size h - 1, so that the size is told for each, and not 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,9 @@ def find_rank(answers: Matrix, *, error: float = 0.0) -> Spectrum:
     """
     prompts, vocabulary = answers.shape
     mean = answers.mean(axis=0)
-    left, values, right = np.linalg.svd(answers - mean, full_matrices=False)
+    centred = answers - mean
+    triangle = _reduce_to_triangle(centred)
+    values = np.linalg.svd(triangle, compute_uv=False).astype(np.float64)
     # Without its mean a batch has a direction less.
     values = values[: max(1, min(prompts - 1, vocabulary - 1))]
     errors = error, ARITHMETIC * float(np.abs(answers).max())
@@ -88,9 +91,26 @@ def find_rank(answers: Matrix, *, error: float = 0.0) -> Spectrum:
         " are no larger than errors make them; a direction that moves answers by less than"
         f" {values[rank] / np.sqrt(prompts * vocabulary):.0e} would not be seen."
     )
-    coordinates = left[:, :rank] * values[:rank]
+    basis = _span_rows(centred, triangle, rank)
     seen = (values, rank, gap, prompts, deviation, reason)
-    return Spectrum(*seen, right[:rank], coordinates, mean)
+    return Spectrum(*seen, basis, centred @ basis.T, mean)
+
+
+# Vocabularies are much longer than batches: A = (Q R)^T has the singular values of R, and rows of A
+# that R's leading directions add up span what A's span. Q is never formed, and nothing is squared.
+def _reduce_to_triangle(rows: Matrix) -> Matrix:
+    """The triangle R that has the singular values of `rows`."""
+    wide = rows.shape[0] < rows.shape[1]
+    triangle: Any = np.linalg.qr(rows.T if wide else rows, mode="r")
+    return triangle
+
+
+def _span_rows(rows: Matrix, triangle: Matrix, rank: int) -> Matrix:
+    """Orthonormal rows that span the leading directions of `rows`."""
+    directions = np.linalg.svd(triangle)[2][:rank]
+    if rows.shape[0] >= rows.shape[1]:
+        return directions
+    return np.linalg.qr(rows.T @ directions.T)[0].T
 
 
 def _list_widest_gaps(values: Vector) -> list[tuple[int, float]]:

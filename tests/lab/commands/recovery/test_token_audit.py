@@ -1,22 +1,32 @@
 """The audit of a language model: what each policy gives away, and the first that keeps it back."""
 
 import json
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 import keyhole
-from keyhole.errors import InvalidInput
+from keyhole.errors import DifferentRun, InvalidInput
+from keyhole.lab.commands.recovery import token_audit
 from keyhole.lab.jobs import AuditJob, LearnJob, PlanJob, ReportJob, VerifyJob
+from keyhole.lab.pages.parts.question_bounds import (
+    describe_costs,
+    list_function_costs,
+    list_rotation_costs,
+    list_space_costs,
+    state_costs,
+)
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.reading import read_run
+from keyhole.oracles.own_time import Stopwatch
 from support.language_models import LanguageModel
 from support.pages import Walk
 
 V, H = 60, 6
 TARGETS = """
+from keyhole.oracles.own_time import Stopwatch
 from support.language_models import LanguageModel
 import numpy as np
 
@@ -35,8 +45,18 @@ moved = lambda ids: 1.001 * attention(ids)
 asked = []
 
 
+mended = []
+
+
 def counting(ids):
     asked.append(len(ids))
+    return model(ids)
+
+
+def breaking(ids):
+    counting(ids)
+    if sum(asked) > 0 and not mended:
+        raise RuntimeError("out of order")
     return model(ids)
 
 
@@ -191,6 +211,72 @@ def test_a_budget_of_both_snapshots_is_kept_and_told(place, monkeypatch):
             assert f"the budget of {budget} queries is spent" in first.reason
 
 
+@pytest.fixture
+def asked(place):
+    import language_targets
+
+    del language_targets.asked[:]
+    return language_targets.asked
+
+
+def test_an_audit_that_ended_is_replayed_without_a_question(asked):
+    options = {"against": "language_targets:counting", "resume": True}
+    first = audit("counting", **options | {"resume": False})
+    told = sum(asked)
+    again = audit("counting", **options)
+    assert sum(asked) == told == first.data.queries.total == again.data.queries.total
+    assert again.data.tokens == first.data.tokens
+
+
+def test_an_audit_that_a_budget_cut_goes_on_with_a_larger_one(asked):
+    whole = audit("counting", out="whole")
+    told = sum(asked)
+    for budget in (30, 70, 90, None):
+        record = audit("counting", budget=budget, resume=True)
+        assert sum(asked) - told <= (budget or told)
+        assert record.data.queries.total == sum(asked) - told
+    assert sum(asked) == 2 * told
+    assert record.data.tokens.policies == whole.data.tokens.policies
+    with pytest.raises(InvalidInput, match=f"has already asked {told} queries"):
+        audit("counting", budget=20, resume=True)
+
+
+def test_an_audit_of_other_settings_is_not_gone_on_with(place):
+    audit("counting")
+    for options in ({"seed": 1}, {"prompts": 64}, {"against": "language_targets:answer"}):
+        with pytest.raises(DifferentRun, match=f"another run: {next(iter(options))} was"):
+            audit("counting", resume=True, **options)
+
+
+def test_a_target_that_failed_and_was_mended_is_not_asked_again_what_it_answered(asked):
+    import language_targets
+
+    whole = audit("counting", out="whole")
+    told = sum(asked)
+    language_targets.asked[:] = [-70]
+    assert audit("breaking").code == 3
+    language_targets.mended.append(True)
+    record = audit("breaking", resume=True)
+    assert record.data.tokens.policies == whole.data.tokens.policies
+    # The batch that failed was paid for twice.
+    assert sum(asked) + 70 == record.data.queries.total > told
+
+
+def test_once_the_time_is_over_nothing_new_is_asked_and_more_time_goes_on(asked, monkeypatch):
+    whole = audit("counting", out="whole")
+    told = sum(asked)
+    with monkeypatch.context() as patch:
+        # A second goes by each time the clock is looked at.
+        ticks = count()
+        patch.setattr(token_audit, "Stopwatch", lambda limit: Stopwatch(limit, ticks.__next__))
+        short = audit("counting", max_seconds=4)
+    assert 0 < sum(asked) - told < told
+    assert any("(--max-seconds) are over" in one.reason for one in short.data.tokens.policies)
+    again = audit("counting", resume=True)
+    assert sum(asked) == 2 * told
+    assert again.data.tokens.policies == whole.data.tokens.policies
+
+
 def test_own_time_is_kept(place):
     record = audit("model", max_seconds=1e-6)
     assert record.code == 3
@@ -218,8 +304,6 @@ def test_misuse_is_told(place):
         run_job(AuditJob("http://127.0.0.1:1/v2/models/m", tokens_in=True, vocabulary=V))
     with pytest.raises(InvalidInput, match="a vocabulary has 2 to"):
         run_job(AuditJob("language_targets:bigram", tokens_in=True))
-    with pytest.raises(InvalidInput, match="is not resumed"):
-        audit("answer", resume=True)
     with pytest.raises(InvalidInput, match="--prompts is a whole number"):
         audit("answer", prompts=1)
     with pytest.raises(InvalidInput, match="only models of one vocabulary"):
@@ -230,7 +314,7 @@ def test_a_target_that_fails_ends_the_audit_with_its_own_words(place):
     record = audit("failing")
     assert record.code == 3
     assert "ZeroDivisionError" in record.data.sentence
-    assert "start again with --force" in record.data.sentence
+    assert "mend the target and use --resume" in record.data.sentence
 
 
 def test_a_module_that_fails_to_make_what_is_named_is_told(place):
@@ -242,3 +326,31 @@ def test_a_module_that_fails_to_make_what_is_named_is_told(place):
         run_job(AuditJob("made_targets:model", tokens_in=True, vocabulary=V))
     with pytest.raises(InvalidInput, match="made_targets has no 'other'"):
         run_job(AuditJob("made_targets:other", tokens_in=True, vocabulary=V))
+
+
+def test_what_was_used_is_drawn_beside_the_fewest_for_every_policy(place):
+    found = audit("answer").data.tokens
+    costs = list_space_costs(found)
+    known = [policy.policy for policy in found.policies if policy.rank is not None]
+    assert [cost.policy for cost in costs] == known
+    # By counting: a space of 6 in 60 dimensions has 6 * 54 numbers, and each answer holds 60 or 5.
+    assert {cost.policy: cost.fewest for cost in costs} == {
+        name: 65 if "likeliest" in name else 7 for name in known
+    }
+    chart = describe_costs("about", "questions", costs)
+    drawn = {(line.kind, point.y): point.x for line in chart.lines for point in line.points}
+    assert drawn["limit", 0] == 65
+    assert drawn["ours", len(known) - 1] == found.policies[0].questions
+    page = (place / "run" / "report.html").read_text()
+    assert state_costs("The space of the projection", "questions", costs) in page
+    # An ellipsoid of 6 half axes with a centre has 21 + 6 numbers, and a prompt is one equation.
+    assert {cost.fewest for cost in list_rotation_costs(found)} == {27}
+    assert "The function itself took" not in page
+
+
+def test_copies_that_answer_otherwise_are_not_drawn(place):
+    found = audit("attention", vocabulary=8).data.tokens
+    drawn = {cost.policy for cost in list_function_costs(found)}
+    assert "full logits" in drawn
+    assert "logits to 1 decimal" not in drawn
+    assert "logits with noise of 0.1" not in drawn

@@ -13,7 +13,7 @@ from keyhole import __version__
 from keyhole.claims import Verdict
 from keyhole.errors import BadAnswer, InvalidInput, OracleError
 from keyhole.lab.commands.recovery.finishing import finish_recovery_run
-from keyhole.lab.commands.shared import choose_exit_code, seed_generator
+from keyhole.lab.commands.shared import check_budget_left, choose_exit_code, seed_generator
 from keyhole.lab.jobs import LearnJob
 from keyhole.lab.jobs.job_parts import DECLARATIONS, HINTS, WIRING, Hinting, Wired
 from keyhole.lab.runs.directories import open_run_directory
@@ -219,11 +219,7 @@ def _wrap_target(
         oracle = recorded = Recorded(oracle, directory / "transcript.sqlite", identity)
         stack.callback(recorded.close)
         # A resumed run counts what it has asked already.
-        if job.budget is not None and job.budget < recorded.charged:
-            raise InvalidInput(
-                f"the run in {directory} has already asked {recorded.charged} queries; "
-                f"--budget {job.budget} is below that. Give at least as many."
-            )
+        check_budget_left(job.budget, recorded.charged, directory)
     oracle = Chunked(oracle, choose_chunk_size(job.target))
     if job.budget is not None:
         oracle = Budgeted(oracle, job.budget, recorded.lost if recorded is not None else 0)

@@ -14,10 +14,15 @@ from safetensors.numpy import save
 from keyhole._arrays import pin_one_thread
 from keyhole._files import write_atomically
 from keyhole.claims import Verdict
-from keyhole.errors import BudgetSpent, InvalidInput, OracleError, OutOfTime
+from keyhole.errors import BudgetSpent, OracleError, OutOfTime
 from keyhole.lab.commands.recovery.learn import record_target_failure
-from keyhole.lab.commands.recovery.token_functions import follows, try_function
-from keyhole.lab.commands.recovery.token_snapshots import Snapshot, check_token_job
+from keyhole.lab.commands.recovery.token_functions import try_function
+from keyhole.lab.commands.recovery.token_snapshots import (
+    Snapshot,
+    check_token_job,
+    open_models,
+    record_snapshots,
+)
 from keyhole.lab.commands.shared import REFUSED, seed_generator
 from keyhole.lab.jobs import AuditJob
 from keyhole.lab.pages.token_audit_page import draw_token_audit_page
@@ -67,24 +72,20 @@ def audit_tokens(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
     start = time.perf_counter()
     seed_generator(job.seed)
     check_token_job(job)
-    target = Snapshot.open(job.target, job)
-    other = None if job.against is None else Snapshot.open(job.against, job)
-    if other is not None and other.vocabulary != target.vocabulary:
-        raise InvalidInput(
-            f"{job.target} has {target.vocabulary} ids, {job.against} {other.vocabulary}; only"
-            " models of one vocabulary have a signature in common."
-        )
+    models = open_models(job)
     name = f"audit-{label_target(job.target)}"
-    with open_run_directory(name, out=job.out, resume=False, force=job.force) as directory:
-        tried = list[_Tried]()
-        try:
-            with pin_one_thread():
-                for policy in list_token_policies(target.vocabulary):
-                    first = tried[0].record if tried else None
-                    tried.append(_try_policy(job, policy, (target, other), first))
-        except OracleError as error:
-            return Record(_record_failure(job, error, target.asked, directory), REFUSED)
-        data = _record_audit(job, (target, other), tried, directory)
+    with open_run_directory(name, out=job.out, resume=job.resume, force=job.force) as directory:
+        with record_snapshots(job, models, directory) as snapshots:
+            tried = list[_Tried]()
+            try:
+                with pin_one_thread():
+                    for policy in list_token_policies(snapshots[0].vocabulary):
+                        first = tried[0].record if tried else None
+                        tried.append(_try_policy(job, policy, snapshots, first))
+            except OracleError as error:
+                asked = _count_asked(snapshots)
+                return Record(_record_failure(job, error, asked, directory), REFUSED)
+            data = _record_audit(job, snapshots, tried, directory)
         data = structs.replace(data, seconds=Seconds(total=time.perf_counter() - start))
         rows = (*list_audit_rows(data), ("page", f"{directory}/report.html"))
         cut = tried[0].cut
@@ -96,11 +97,11 @@ def audit_tokens(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
 
 def _record_failure(job: AuditJob, error: OracleError, asked: int, directory: Path) -> StoppedAudit:
     failed = record_target_failure(error, asked, StoppedAudit)
-    # Nothing is kept of an audit of ids, which is over before it could be resumed.
-    sentence = f"The audit stopped: {error} Mend the target and start again with --force."
-    return structs.replace(
-        failed, sentence=sentence, target=job.target, seed=job.seed, run=str(directory)
-    )
+    return structs.replace(failed, target=job.target, seed=job.seed, run=str(directory))
+
+
+def _count_asked(snapshots: tuple[Snapshot, Snapshot | None]) -> int:
+    return sum(one.asked for one in snapshots if one is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def _try_policy(
     """One policy against every attempt; `first` is what full logits give away."""
     target, other = snapshots
     watch = Stopwatch(job.max_seconds)
-    target.bound(watch, 0 if other is None else other.asked)
+    target.bound(watch, 0 if other is None else other.spent)
     prompts = target.prompt(policy, job.seed)
     # A cap that full logits do not show is seen behind no policy.
     prompts.may_be_capped = first is None or first.softcap is not None
@@ -134,7 +135,7 @@ def _try_policy(
         function = try_function(policy, target, job.seed, first and first.function)
         signature = None
         if other is not None:
-            other.bound(watch, target.asked)
+            other.bound(watch, target.spent)
             # Other prompts than the first snapshot's: equal answers to equal prompts show nothing.
             again = other.prompt(policy, job.seed + 1)
             again.may_be_capped = prompts.may_be_capped
@@ -247,7 +248,7 @@ def _list_given_away(record: TokenPolicyRecord) -> set[str]:
         given |= {SIZE, SPACE}
     if record.rotation.verdict == _FOUND:
         given.add(ROTATION)
-    if follows(record.function):
+    if record.function is not None and record.function.follows:
         given.add(FUNCTION)
     if record.signature is not None and record.signature.finding != _UNKNOWN:
         given.add(SNAPSHOTS)
@@ -277,7 +278,7 @@ def _record_audit(
     tried: list[_Tried],
     directory: Path,
 ) -> AuditRecord:
-    target, other = snapshots
+    target = snapshots[0]
     policies = [one.record for one in tried]
     found = TokenAudit(
         vocabulary=target.vocabulary,
@@ -297,7 +298,7 @@ def _record_audit(
         error_of="answers",
         policies=[],
         tokens=found,
-        queries=TotalQueries(total=target.asked + (0 if other is None else other.asked)),
+        queries=TotalQueries(total=_count_asked(snapshots)),
         seed=job.seed,
         command=format_job_command("audit", job),
         run=str(directory),

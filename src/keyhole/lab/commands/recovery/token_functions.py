@@ -23,7 +23,6 @@ from keyhole.oracles import Counted, read_imperfection
 from keyhole.oracles.tokens.ids import pack_ids
 
 LARGEST_VOCABULARY = 64  # a function of V ids takes about V^2 questions
-FOLLOWS = 0.01  # relative error up to which a copy answers as the model does
 _MOST_QUESTIONS = 30_000
 _LONGEST = max(a + b for a, b in COPIES)
 _HELD_OUT = 64  # prompts that no copy is made from
@@ -64,11 +63,6 @@ def try_function(
     )
 
 
-def follows(record: FunctionRecord | None) -> bool:
-    """Whether a copy answers as the model does."""
-    return record is not None and record.error is not None and record.error <= FOLLOWS
-
-
 def _refuse_function(policy: TokenPolicy, target: Snapshot, first: FunctionRecord | None) -> str:
     lengths = read_imperfection(target.oracle).lengths
     if target.vocabulary > LARGEST_VOCABULARY:
@@ -78,7 +72,7 @@ def _refuse_function(policy: TokenPolicy, target: Snapshot, first: FunctionRecor
     questions = TokenLayer().plan(1, outputs=target.vocabulary).queries * policy.reading.per_prompt
     if questions > _MOST_QUESTIONS:
         return f"not tried: it takes {questions:,} questions under this policy."
-    if first is not None and not follows(first):
+    if first is not None and not first.follows:
         return "not tried: full logits do not give it away either."
     if policy.reading.kind == "likeliest":
         return "not tried: answers hold few ids, of which nobody chooses which."
