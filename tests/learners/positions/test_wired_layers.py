@@ -120,6 +120,18 @@ def test_what_is_sent_is_read_as_it_was_meant(norm, rng):
     np.testing.assert_allclose(read, n @ ball.basis.T, atol=1e-12)
 
 
+def test_layers_whose_norm_hardly_lets_some_inputs_through_come_back():
+    """Trained gains are near zero here and there, and M is then nearly singular."""
+    wiring = Wiring(norm="rms", eps=1e-5, residual=True, positions="rope")
+    for seed in range(3):
+        drawn = random_layer(24, heads=2, wiring=wiring, rng=seed)
+        faint = np.concatenate([[1e-4, 3e-4, 1e-8], np.ones(21)])
+        truth = replace(drawn, gain=drawn.gain * faint)
+        found = WiredLayer(wiring).run(Local(truth), rng=np.random.default_rng(seed))
+        assert found.verdict is Verdict.EXACT
+        assert measure_error(truth, found.model, np.random.default_rng(seed)) <= 1e-9
+
+
 DEVIATIONS = {
     "a cap that was not told": {"softcap": 3.0},
     "a window that was not told": {"window": 5},

@@ -22,6 +22,7 @@ _LEAST_RATIO = 3.0  # of the gap between clusters to their width
 _SHARE = 0.1  # of the largest such ratio
 _SHARP = 1e-9  # widths below are rounding
 _NEAR = 1e-8  # of answers to moves: what is left below this falls fast, or is rounding
+_READ = 1e-6  # of the largest singular value: less is what differences leave
 _REAL = 1e-2  # imaginary parts of eigenvalues that differences leave
 
 
@@ -50,12 +51,14 @@ def find_clusters(J: Matrix, M: Matrix, *, lost: int) -> Clusters | None:
         M: derivative of answers by all tokens at once.
         lost: by how much less than the rank of a head eigenvalues are multiple.
     """
-    outputs, D = M.shape
-    inverse = np.linalg.pinv(M)
-    values = np.linalg.eigvals(J @ inverse if outputs <= D else inverse @ J)
+    outputs = len(M)
+    U, s, Vt = np.linalg.svd(M, full_matrices=False)
+    # Inputs that trained layers hardly read tell no weights: the pencil is taken of the others.
+    read = s > _READ * s[0]
+    values = np.linalg.eigvals(U[:, read].T @ J @ Vt[read].T / s[read])
     real = values.real[np.abs(values.imag) < _REAL]
     logs = np.sort(np.log(real[(real > 0) & (real < 1)]))
-    missing = max(0, outputs - D) + lost
+    missing = outputs - int(read.sum()) + lost
     found = [
         clusters
         for heads in range(2, outputs + 1)

@@ -78,9 +78,13 @@ class _SplitLimits:
 
 
 def has_kernel(linear: LinearPart, roundoff: float) -> bool:
-    """Whether some tokens have no value, as where heads share value maps."""
+    """Whether some tokens have no value, as where heads share value maps.
+
+    Shared maps leave half of the outputs at most; trained layers may not read a few inputs at all.
+    """
     share = _SplitLimits.of(roundoff).rank
-    return len(find_row_space(linear.M, share)) < min(linear.M.shape)
+    left = len(find_row_space(linear.M, share))
+    return left < min(linear.M.shape) and left <= len(linear.M) // 2
 
 
 @dataclass(frozen=True, eq=False, slots=True)
