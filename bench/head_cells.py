@@ -343,8 +343,15 @@ def _name_cells() -> dict[str, Cell]:
             _declare_float32,
             tolerant=True,
         ),
-        "vocabulary 4,8,1": Cell(of(heads, 4, 8), "restricted", hints=_draw_vocabulary),
-        "vocabulary 4,8,8": Cell(of(heads, 4, 8, 8), "restricted", hints=_draw_vocabulary),
+        **{
+            f"vocabulary {H},{d},{o}": Cell(
+                of(heads, H, d, o), "restricted-heads", hints=_draw_vocabulary
+            )
+            for H, d, o in ((4, 8, 1), (2, 8, 8), (3, 8, 8), (4, 8, 8), (3, 16, 16))
+        },
+        "vocabulary h U 3,8,8": Cell(
+            of(heads, 3, 8, 8, **wiring), "restricted-heads", hints=_draw_vocabulary
+        ),
         "before ReLU 2,6,8,1": Cell(before(1), "several-heads-layer"),
         "before ReLU 2,6,8,6": Cell(before(6), "several-heads-layer"),
     }

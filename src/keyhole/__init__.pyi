@@ -67,6 +67,7 @@ from keyhole.learners.casts.learner import Balanced as Balanced
 from keyhole.learners.choosing import learn as learn
 from keyhole.learners.gated_network.learner import GatedNetwork as GatedNetwork
 from keyhole.learners.heads_in_ball.learner import HeadsInBall as HeadsInBall
+from keyhole.learners.heads_in_vocabulary.learner import RestrictedHeads as RestrictedHeads
 from keyhole.learners.labels.learner import Labels as Labels
 from keyhole.learners.layer.learner import WholeLayer as WholeLayer
 from keyhole.learners.network_in_ball.learner import NetworkInBall as NetworkInBall

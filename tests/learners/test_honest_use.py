@@ -38,7 +38,7 @@ def hints_for(learner, width, rank):
         heads=2,
         bits=12,
         bases=tuple(B for B in np.split(np.eye(width), [(width + 1) // 2], axis=1) if B.size),
-        tokens=tokens if learner == "restricted" else None,
+        tokens=tokens if learner.startswith("restricted") else None,
     )
 
 

@@ -24,8 +24,11 @@ from keyhole.learners.recognising.recognition import recognise
 from keyhole.learners.recognising.witnesses import find_witness_among, recognise_afterwards
 from keyhole.learners.recording import Settings, keep_record, show_progress
 from keyhole.learners.registry import (
+    ERRORS,
+    LABELS,
     LEARNERS,
     NO_HINTS,
+    ROUNDING,
     Hints,
     find_entry,
     list_imperfections,
@@ -54,10 +57,12 @@ from keyhole.models import (
 )
 from keyhole.models.layers.heads_before_network import HeadsBeforeNetwork
 from keyhole.models.layers.tensor_row import TensorRow
-from keyhole.oracles import Counted, Imperfection, Oracle, read_imperfection
+from keyhole.oracles import Counted, Imperfection, Ledger, Oracle, read_imperfection
 from keyhole.oracles.own_time import Paced, Stopwatch, bound_own_work
 from keyhole.oracles.wrappers import Told
 
+# Learners where only given tokens may be asked, in the order in which `auto` tries them.
+_AMONG_TOKENS = ("restricted", "restricted-heads")
 # A model that is right but for its digits, and answers that tell too little, deny no class.
 _SAY_NOTHING = (
     Status.INCONSISTENT,
@@ -82,8 +87,10 @@ def choose_learner(
         InvalidInput: there is no such learner, a hint it needs is missing, or it does not bear what
             is declared.
     """
-    if hints.tokens is not None and name not in ("auto", "restricted"):
-        raise InvalidInput(f"--tokens goes with the learner restricted (or auto); got {name}.")
+    if hints.tokens is not None and name not in ("auto", *_AMONG_TOKENS):
+        raise InvalidInput(
+            f"--tokens goes with the learners {' and '.join(_AMONG_TOKENS)} (or auto); got {name}."
+        )
     if name == "auto":
         name = _choose_name(hints, stated)
     if name not in LEARNERS:
@@ -103,7 +110,7 @@ def choose_learner(
 def _choose_name(hints: Hints, stated: Imperfection) -> str:
     """The learner for what is known of a target without a question."""
     if hints.tokens is not None:
-        return "restricted"
+        return _AMONG_TOKENS[0]
     if stated.levels is not None:
         return "labels"
     if stated.absolute or stated.token_bound is not None:
@@ -131,7 +138,18 @@ def plan_recovery(
     chosen = choose_learner(name, hints, stated)
     if name == "auto" and _can_recognise(hints, stated):
         return plan_search(width, outputs=outputs, hints=hints, stated=stated)
-    return plan_named_learner(chosen, width, outputs=outputs)
+    plan = plan_named_learner(chosen, width, outputs=outputs)
+    if name != "auto" or not _goes_on_to_heads(hints, stated):
+        return plan
+    further = make_learner(_AMONG_TOKENS[1], hints).plan(width, outputs=outputs)
+    return replace(plan, at_most=plan.at_most + further.at_most)
+
+
+def _goes_on_to_heads(hints: Hints, stated: Imperfection) -> bool:
+    """Whether several heads are tried where one is not enough and only given tokens are asked."""
+    if hints.tokens is None or list_imperfections(stated) & {ROUNDING, ERRORS, LABELS}:
+        return False
+    return len(np.unique(hints.tokens, axis=0)) > 1
 
 
 def _can_recognise(hints: Hints, stated: Imperfection) -> bool:
@@ -154,7 +172,9 @@ _Heads = Literal[
     "labels",
     "tolerant",
 ]
-_SumsOfHeads = Literal["several-heads", "heads-in-ball", "layer", "orthogonal", "repetition"]
+_SumsOfHeads = Literal[
+    "several-heads", "heads-in-ball", "restricted-heads", "layer", "orthogonal", "repetition"
+]
 _Networks = Literal["network", "network-in-ball", "noisy-network"]
 _OneLayers = Literal["one-layer", "smooth-layer", "antisymmetric"]
 
@@ -299,7 +319,25 @@ def _learn(
     if learner == "auto" and _can_recognise(hints, stated):
         return _recognise_and_learn(target, hints, rng)
     found = target.check(run_within_plan(chosen, target, rng=rng), rng=rng)
+    if learner == "auto" and _goes_on_to_heads(hints, stated) and _is_open(found):
+        chosen = make_learner(_AMONG_TOKENS[1], hints)
+        found = _try_further(target, found, chosen, rng)
     return _look_for_witness(target, chosen, found, hints, rng)
+
+
+def _is_open(found: Recovery[Any]) -> bool:
+    """Whether a learner that did not succeed leaves room for others."""
+    return found.verdict is Verdict.UNVERIFIED and found.status not in _SAY_NOTHING
+
+
+def _try_further(
+    target: Remembered, first: Recovery[Any], learner: Learner, rng: np.random.Generator
+) -> Recovery[Any]:
+    """What another learner makes of the target; questions to the first are counted as `before`."""
+    found = target.check(run_within_plan(learner, target, rng=rng), rng=rng)
+    ledger = Ledger({"before": first.ledger.total()}).plus(found.ledger)
+    before = "" if found.verdict.verified else f"One head was tried first: {first.status.value}"
+    return replace(found, ledger=ledger, detail=f"{found.detail} {before}".strip())
 
 
 def _look_for_witness(
@@ -319,7 +357,10 @@ def _look_for_witness(
         seen = recognise_afterwards(asking, rng=rng)
         witness = None if seen is None else seen.excluded.get(entry.finds)
     else:
-        seen, witness = None, find_witness_among(asking, hints.tokens, rng=rng)
+        seen, witness = (
+            None,
+            find_witness_among(asking, hints.tokens, one=entry.finds == "head", rng=rng),
+        )
     found = replace(found, ledger=found.ledger.plus(asking.ledger), recognised=seen)
     return found if witness is None else refute(found, witness)
 

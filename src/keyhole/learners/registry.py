@@ -107,6 +107,13 @@ LEARNERS: Mapping[str, Entry] = {
         takes=("tokens",),
         needs=("tokens",),
     ),
+    "restricted-heads": Entry(
+        "heads_in_vocabulary.learner:RestrictedHeads",
+        "multihead",
+        (BALL,),
+        takes=("tokens",),
+        needs=("tokens",),
+    ),
     "noisy": Entry("noise.learner:UnderNoise", "head", _NOISE, takes=("rank", "repeats")),
     "balanced": Entry("casts.learner:Balanced", "head"),
     "labels": Entry("labels.learner:Labels", "head", (*_NOISE, LABELS), takes=("bits",)),

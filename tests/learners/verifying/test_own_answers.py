@@ -6,7 +6,7 @@ import pytest
 from keyhole.errors import BudgetSpent
 from keyhole.learners.verifying.examination import Ruler
 from keyhole.learners.verifying.own_answers import Remembered, find_contradiction
-from keyhole.models import Head, ReluNet
+from keyhole.models import Head, MultiHead, ReluNet
 from keyhole.oracles import Budgeted, Local
 
 
@@ -95,6 +95,23 @@ def test_a_hard_switch_that_weights_decide_too_finely_denies_no_model():
     off = Head(W + 1e4 * nudge, head.V)
     assert find_contradiction(off, [(soft, head(soft))], Ruler()) is not None
     assert find_contradiction(off, [(X, head(X))], Ruler()) is not None
+
+
+def test_two_heads_merged_into_one_are_denied_by_answers_between_their_switches(rng):
+    """Fresh questions hardly see the faint pair, and scores of 1e12 do: 3e-8 is no last digit."""
+    W = rng.normal(size=(3, 6, 6)) / np.sqrt(6)
+    V = np.array([1.0, 3e-3, -1e-3])[:, None, None] * rng.normal(size=(6, 1))
+    W[2] = W[1] + 3e-8 * W[2]
+    truth, merged = MultiHead(W, V), MultiHead(W[:2], np.stack([V[0], V[1] + V[2]]))
+    between: list[np.ndarray] = []
+    for _ in range(20):
+        x, first, second = rng.normal(size=(3, 6))
+        a, b = np.arctan2(-(x @ W[1:] @ first), x @ W[1:] @ second) % np.pi
+        y = np.cos((a + b) / 2) * first + np.sin((a + b) / 2) * second
+        between.append(2.0**40 * np.stack([y + x, y]))
+    kept = [(X[None], truth(X[None])) for X in between]
+    denied = [find_contradiction(merged, [pair], Ruler()) is not None for pair in kept]
+    assert sum(denied) >= 4
 
 
 def test_a_constant_beside_zero_denies_no_model(rng):

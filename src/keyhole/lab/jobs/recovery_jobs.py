@@ -31,10 +31,10 @@ class LearnJob(Reaching, Wired, Hinting, Layering, Targeting):
         tokens_in: the target takes token ids and answers a logit for each.
         vocabulary: how many ids it has, where the target does not say.
         learner: auto, or one of exact, low-rank, nystrom, nuclear-norm, grid, restricted, noisy,
-            balanced, labels, several-heads, heads-in-ball, layer, wired-layer, orthogonal,
-            repetition, network, network-in-ball, noisy-network, smooth-network, gated-network,
-            third-order, one-layer, smooth-layer, several-heads-layer, pre-norm-block,
-            post-norm-block, antisymmetric and tolerant.
+            balanced, labels, several-heads, heads-in-ball, restricted-heads, layer, wired-layer,
+            orthogonal, repetition, network, network-in-ball, noisy-network, smooth-network,
+            gated-network, third-order, one-layer, smooth-layer, several-heads-layer,
+            pre-norm-block, post-norm-block, antisymmetric and tolerant.
         budget: never ask more sequences than this, verification included.
         max_seconds: stop after so many seconds of own work; waiting for the target is none.
         seed: seed of every random choice.
@@ -69,10 +69,10 @@ class PlanJob(Wired, Hinting, Layering, MaybeTargeting):
         outputs: numbers per answer.
         accuracy: error of W that is wanted; the largest tolerance that guarantees it is printed.
         learner: auto, or one of exact, low-rank, nystrom, nuclear-norm, grid, restricted, noisy,
-            balanced, labels, several-heads, heads-in-ball, layer, wired-layer, orthogonal,
-            repetition, network, network-in-ball, noisy-network, smooth-network, gated-network,
-            third-order, one-layer, smooth-layer, several-heads-layer, pre-norm-block,
-            post-norm-block, antisymmetric and tolerant.
+            balanced, labels, several-heads, heads-in-ball, restricted-heads, layer, wired-layer,
+            orthogonal, repetition, network, network-in-ball, noisy-network, smooth-network,
+            gated-network, third-order, one-layer, smooth-layer, several-heads-layer,
+            pre-norm-block, post-norm-block, antisymmetric and tolerant.
         latency: seconds that one request takes; measured on the metadata of a service when absent.
         in_flight: how many requests may be under way at once.
         tokens_in: the target takes token ids and answers a logit for each.
@@ -231,10 +231,10 @@ class TrialJob(Hinting):
         model: the model to draw.
         simulate: what to do to its answers, as NAME=VALUE.
         learner: auto, or one of exact, low-rank, nystrom, nuclear-norm, grid, restricted, noisy,
-            balanced, labels, several-heads, heads-in-ball, layer, wired-layer, orthogonal,
-            repetition, network, network-in-ball, noisy-network, smooth-network, gated-network,
-            third-order, one-layer, smooth-layer, several-heads-layer, pre-norm-block,
-            post-norm-block, antisymmetric and tolerant.
+            balanced, labels, several-heads, heads-in-ball, restricted-heads, layer, wired-layer,
+            orthogonal, repetition, network, network-in-ball, noisy-network, smooth-network,
+            gated-network, third-order, one-layer, smooth-layer, several-heads-layer,
+            pre-norm-block, post-norm-block, antisymmetric and tolerant.
         budget: never ask more sequences than this, verification included.
         seed: seed of the learner.
     """

@@ -16,8 +16,9 @@ from keyhole.learners.verifying.error_bar import describe_coarseness, measure_er
 from keyhole.learners.verifying.rules import ask_by_length, hold_rule
 from keyhole.oracles import Counted, read_imperfection
 
-# Rules that one head keeps with any tokens, and what they are held against: x, y, w and sequences
-# of these. With y as last token and at its own scale, copies need no answer to a zero token.
+# Rules that heads keep with any tokens, and what they are held against: x, y, w and sequences of
+# these; copies are a rule of one head alone. With y as last token and at its own scale, they need
+# no answer to a zero token.
 _RULES = (
     ("equal copies", ("yy", "y")),
     ("doubling", ("xxyy", "xy")),
@@ -26,6 +27,7 @@ _RULES = (
     ("copies", ("xyyy", "xy", "xxxy", "y", "y")),
 )
 _SCORES = ("copies",)
+_OF_ONE = ("copies",)
 _DRAWS = 4
 
 
@@ -45,14 +47,21 @@ def recognise_afterwards(oracle: Counted, *, rng: np.random.Generator) -> Recogn
 
 
 def find_witness_among(
-    oracle: Counted, tokens: Matrix, *, rng: np.random.Generator
+    oracle: Counted, tokens: Matrix, *, one: bool, rng: np.random.Generator
 ) -> Witness | None:
-    """The same against one head, from questions that hold rows of `tokens` alone."""
+    """The same against one head, or any sum of heads, from questions of rows of `tokens` alone.
+
+    Args:
+        oracle: the target, counting.
+        tokens: all that may be asked.
+        one: whether a single head is what is refuted.
+        rng: source of the rows.
+    """
     for _ in range(_DRAWS):
         x, y, w = tokens[rng.integers(len(tokens), size=3)]
         try:
             with oracle.phase("recognise"):
-                witness = _hold_rules(oracle, {"x": x, "y": y, "w": w})
+                witness = _hold_rules(oracle, {"x": x, "y": y, "w": w}, one=one)
         except (BadAnswer, BudgetSpent):
             return None
         if witness is not None:
@@ -60,15 +69,16 @@ def find_witness_among(
     return None
 
 
-def _hold_rules(oracle: Counted, letters: dict[str, Vector]) -> Witness | None:
+def _hold_rules(oracle: Counted, letters: dict[str, Vector], *, one: bool) -> Witness | None:
     """The rule that answers break most, None where they keep all of them."""
-    words = list(dict.fromkeys(word for _, asked in _RULES for word in asked))
+    rules = [(rule, asked) for rule, asked in _RULES if one or rule not in _OF_ONE]
+    words = list(dict.fromkeys(word for _, asked in rules for word in asked))
     questions = [np.stack([letters[letter] for letter in word]) for word in words]
     answers = dict(zip(words, ask_by_length(oracle, questions), strict=True))
     coarseness = describe_coarseness(read_imperfection(oracle))
     bar = measure_error_bar(questions, list(answers.values()), coarseness)
     found: list[Witness] = []
-    for rule, asked in _RULES:
+    for rule, asked in rules:
         if rule in _SCORES and coarseness.coarse:
             continue
         held = [questions[words.index(word)] for word in asked]

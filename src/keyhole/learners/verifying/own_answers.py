@@ -27,8 +27,8 @@ _TOKENS = 1 << 13
 _SHARE = 10
 _SHORT = 4  # tokens of a question that measures rather than examines
 _NEAR = 0.1  # of the tolerance, within which a gap needs no yardstick
-_EDGE = 2.0**-24  # a relative move of tokens that changes little away from an edge
-_STEEP = 8.0  # a change of an answer over that of tokens, from which on there is an edge
+_EDGE = 2.0**-28  # a relative move of tokens: about as far as an examination tells weights
+_STEEP = 32.0  # a change of an answer over that of tokens, of scores beyond those examined
 _MOVES = 16
 _FAR = 1e-2  # of an answer's parts: labels tell more only near the boundary
 
@@ -192,7 +192,7 @@ def find_contradiction(
 
 
 def _find_undecided(model: Model, X: Stack, gaps: Vector) -> Mask:
-    """Questions on an edge, where a move of tokens by a few 1e-8 changes half of the gap or more.
+    """Questions on an edge, where a move of tokens by 4e-9 changes half of the gap or more.
 
     Learners bisect hard softmaxes: between the switches of two nearly equal heads, weights known as
     well as any examination asks do not tell which of them is on.
