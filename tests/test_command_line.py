@@ -10,6 +10,7 @@ import pytest
 
 from keyhole import cli
 from keyhole.lab.jobs import COMMANDS
+from keyhole.lab.targets.random_models import list_sampled_kinds
 from keyhole.learners.registry import LEARNERS
 from keyhole.models import Head, MultiHead, SelfAttention, load, save
 from keyhole.tasks import TASKS
@@ -378,3 +379,5 @@ def test_help_lists_the_choices_of_learners_tasks_and_kinds(capsys, monkeypatch)
     for name in ("bound", "build", "attack", "talk", "train"):
         told = read_help(name, capsys)
         assert all(re.search(rf"\b{task}\b", told) for task in TASKS)
+    told, _ = read_help("sample", capsys).split("Example:")
+    assert all(re.search(rf"\b{kind}\b", told) for kind in list_sampled_kinds())

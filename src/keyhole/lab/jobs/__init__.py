@@ -167,7 +167,7 @@ _COMMANDS = (
         question=f"{_SUMMARIES}:describe_twins_question",
         summary=f"{_RECORDS}.rows:list_twin_rows",
         help=(
-            "Other parameters that answer like MODEL, a saved head or multihead, shown in pictures"
+            "Other parameters that answer like MODEL, a saved model of attention, shown in pictures"
             " with the proof."
         ),
     ),
@@ -223,7 +223,7 @@ _COMMANDS = (
         record=f"{_RECORDS}.other_records:SampleRecord",
         help=(
             "Write a random model file to play with: KIND is head, multihead, relu, smooth,"
-            " gated, onelayer, layer, tensor, mlp, gru or lstm."
+            " gated, onelayer, layer, block, tensor, mlp, gru or lstm."
         ),
     ),
     Command(

@@ -210,7 +210,7 @@ class TwinsJob(Job):
     """Other parameters with the function of a saved model.
 
     Args:
-        model: a saved head, multihead or unit.
+        model: a saved head, multihead, unit or attention layer.
         seed: seed of every random choice.
         out: run directory; runs/TIME-twins-NAME when absent.
         force: overwrite the run in `out`.

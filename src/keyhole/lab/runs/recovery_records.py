@@ -291,6 +291,7 @@ class AnswersRecord(Part, frozen=True, kw_only=True):
     size: Number
     gaps: list[list[Number]]
     read_last: list[str]
+    singly: list[str] = []
 
 
 class CompareRecord(Envelope, frozen=True, kw_only=True, tag="compare"):

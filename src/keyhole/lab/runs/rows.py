@@ -193,6 +193,8 @@ def list_compare_rows(record: CompareRecord) -> Rows:
         yield "equal up to", format_number(held.allowed)
         if held.read_last:
             yield "read", f"{', '.join(held.read_last)}: sequences at their last position"
+        if held.singly:
+            yield "asked", f"{', '.join(held.singly)}: one by one, for a batch changes the answers"
 
 
 def _describe_gate(gate: GateRecord) -> str:

@@ -302,3 +302,28 @@ def test_a_graph_that_does_not_say_its_axes_is_read_at_its_last_position(trained
     assert told.answers.same
     assert told.answers.read_last == ["mine:model", "cut.onnx"]
     assert "mine:model and cut.onnx read at the last position" in told.sentence
+
+
+class Integers:
+    """A head whose tokens are rounded to 255 steps of the largest number of their batch."""
+
+    width, outputs = 4, 2
+
+    def __init__(self, head):
+        self.head = head
+
+    def __call__(self, X):
+        step = np.abs(X).max() / 127
+        return self.head(np.round(X / step) * step)
+
+
+def test_a_copy_whose_steps_fit_its_batch_is_asked_one_sequence_at_a_time(rng):
+    head = Head(rng.normal(size=(4, 4)), rng.normal(size=(4, 2)))
+    copied = Integers(head)
+    gap = measure_answer_gap(Side("a", Local(head)), Side("b", Local(copied)), rng=rng)
+    assert gap.singly == ("b",)
+    assert not gap.same
+    asked = [rng.normal(size=(n, 4)) for n in gap.lengths for _ in range(500)]
+    truth, answers = (np.concatenate([f(X[None]) for X in asked]) for f in (head, copied))
+    error = np.sqrt(np.mean((truth - answers) ** 2) / np.mean(truth**2))
+    assert gap.relative == pytest.approx(error, rel=0.2)

@@ -102,7 +102,9 @@ def measure_model_gap(a: Any, b: Any) -> tuple[tuple[str, ...], Any]:
 def _tell_answers(job: CompareJob, gap: AnswerGap, last: list[str]) -> str:
     """The outcome for answers in one sentence."""
     asked = f"on {gap.sequences} fresh sequences of up to {gap.lengths[-1]} tokens"
-    read = f" ({' and '.join(last)} read at the last position)" if last else ""
+    ways = [f"{' and '.join(last)} read at the last position"] if last else []
+    ways += [f"{' and '.join(gap.singly)} asked one sequence at a time"] if gap.singly else []
+    read = f" ({'; '.join(ways)})" if ways else ""
     equal = f"up to {format_number(gap.allowed)} counts as equal"
     if gap.same:
         return (
@@ -127,6 +129,7 @@ def _record_answers(gap: AnswerGap, last: list[str]) -> AnswersRecord:
         size=gap.size,
         gaps=gap.gaps.tolist(),
         read_last=last,
+        singly=list(gap.singly),
     )
 
 

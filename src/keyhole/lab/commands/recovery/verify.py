@@ -123,6 +123,8 @@ def _verify_copy(
     said = "answers as the target does" if same else "is not the target"
     read = [side.name for side in (original, copy) if side.reads_last]
     last = f" {', '.join(read)}: sequence answers are read at their last position." if read else ""
+    if gap.singly:
+        last += f" {', '.join(gap.singly)}: asked one by one, for a batch changes the answers."
     sentence = (
         f"{copy.name} {said}: answers are {format_number(gap.relative)} apart, relatively, and"
         f" {format_number(gap.worst)} at worst; with what is declared they are equal up to"

@@ -45,6 +45,9 @@ def _describe_sides(data: CompareRecord) -> str:
     if data.answers is not None and data.answers.read_last:
         said += f" Sequence answers of {' and '.join(data.answers.read_last)} are read at their"
         said += " last position."
+    if data.answers is not None and data.answers.singly:
+        said += f" {' and '.join(data.answers.singly)} is asked one sequence at a time: in a batch"
+        said += " its answers are others."
     return said
 
 
