@@ -22,9 +22,10 @@ from keyhole.lab.training.choosing import choose_net
 from keyhole.lab.training.inputs.labelling import choose_lesson
 from keyhole.lab.training.inputs.streams import Purpose, open_stream
 from keyhole.lab.training.loop import Course, Trainer
+from keyhole.lab.training.options import APPLY
 from keyhole.lab.training.supply import Supply
 from keyhole.lab.training.time_left import TimeLeft, format_duration
-from support.training_jobs import MATCH, TINY, job
+from support.training_jobs import BUILT, MATCH, TINY, job
 
 
 def test_a_model_that_is_unknown_is_refused_with_the_names_of_those_that_are_known():
@@ -273,8 +274,8 @@ def test_a_sweep_of_trainings_keeps_records_and_writes_no_models(tmp_path):
 def test_a_sweep_keeps_constructed_weights_beside_trained_ones(tmp_path):
     file = tmp_path / "sweep.toml"
     file.write_text(
-        'job = "train"\ngrid = {model = ["constructed", "attention"]}\nbase = {task = "match2",'
-        " length = 5, modulus = 5, steps = 2, seeds = 1, tests = 20, keep = true}\n"
+        'job = "train"\nlist = [{model = "constructed"}, {steps = 2}]\nbase = {task = "match2",'
+        " length = 5, modulus = 5, seeds = 1, tests = 20, keep = true}\n"
     )
     data = run_job(SweepJob(str(file), workers=0, out=str(tmp_path / "out"))).data
     assert data.jobs.done == 2
@@ -312,11 +313,14 @@ def test_a_sweep_keeps_constructed_weights_beside_trained_ones(tmp_path):
             {**MATCH, "q": None, "width": None, "codes": "random", "lengths": (8,)},
             "--lengths is for sparse-average",
         ),
-        ({"model": "constructed", "resume": True}, "constructed weights are not trained"),
+        ({**BUILT, "resume": True}, "constructed weights are not trained"),
+        ({**BUILT, "steps": 60}, "--steps says nothing to --model constructed"),
+        ({**BUILT, "rate": 0.1}, "--rate says nothing to --model constructed"),
+        ({"tied": True, "heads": 2}, "--tied is for one head"),
         ({"hidden": 8}, "--hidden says nothing to --model attention: it is for mlp, gru, lstm"),
         ({"passes": 1}, "--passes says nothing to --model attention: it is for gru, lstm"),
         ({"model": "mlp", "embed": 8}, "mlp takes --code-width, --codes, --hidden, --layers"),
-        ({"model": "constructed", "embed": 8}, "constructed takes none of these"),
+        ({**BUILT, "embed": 8}, "constructed takes none of these"),
         ({"model": "third-order", "heads": 2}, "--heads says nothing to --model third-order"),
         ({"model": "gru", "passes": 0}, "--passes is a whole number >= 1; got 0"),
         ({"model": "gru", "state_bits": 17}, "--state-bits is at most 16; got 17"),
@@ -334,6 +338,31 @@ def test_what_makes_no_sense_is_refused_with_a_way_out_before_anything_is_done(
     assert not out.exists()
 
 
+SIZES = {
+    "codes": "learned",
+    "code_width": 6,
+    "embed": 5,
+    "heads": 2,
+    "hidden": 9,
+    "layers": 2,
+    "passes": 1,
+    "places": True,
+    "state_bits": 2,
+    "temperature": 3.0,
+    "tied": True,
+}
+
+
+@pytest.mark.parametrize("model", sorted(set(APPLY) - {"constructed"}))
+def test_every_size_that_may_be_given_to_a_model_changes_what_it_computes(model):
+    assert set(SIZES) >= APPLY[model]
+    asked = {"model": model, "codes": "random", "steps": 3, "seeds": 1, "tests": 20, "samples": 20}
+    usual = run_job(job(**asked)).data.errors
+    for name in sorted(APPLY[model]):
+        other = run_job(job(**asked | {name: SIZES[name]}))
+        assert other.data.errors != usual, name
+
+
 def test_the_error_of_the_last_token_is_that_of_the_numpy_model():
     task = keyhole.SparseAverage(6, 2, 2)
     lesson = choose_lesson(task)
@@ -347,7 +376,7 @@ def test_the_error_of_the_last_token_is_that_of_the_numpy_model():
     gap = net.exported(trainer.best_of(0))(X)[:, -1] - task.target(X)[:, -1]
     expected = (gap**2).sum() / (task.target(X)[:, -1] ** 2).sum()
     assert data.last_errors == pytest.approx([expected], rel=1e-4)
-    constructed = run_job(job(model="constructed", seeds=1)).data
+    constructed = run_job(job(**BUILT, seeds=1)).data
     assert constructed.last_errors[0] < 1e-3
 
 

@@ -271,7 +271,9 @@ def list_training_rows(record: TrainRecord) -> Rows:
     yield "error", f"{format_number(error.median)}, {span}: {record.measure}"
     yield "errors", ", ".join(map(format_number, record.errors))
     yield "model", f"{record.model_name}, {record.parameters:,} parameters"
-    yield "trained", f"{record.steps:,} steps, {record.seeds} seeds"
+    # Constructed weights have nothing that was trained.
+    if record.parameters:
+        yield "trained", f"{record.steps:,} steps, {record.seeds} seeds"
     for name, value in record.lines.items():
         yield name.replace("_", " "), format_number(value)
     if record.lengths is not None:

@@ -61,6 +61,11 @@ def _choose_unit(job: TrainJob, lesson: Lesson[Any]) -> Choice:
                 " third-order, or --model layers for several heads."
             )
         return Choice(FlagUnit(reading, embed), sizes)
+    if job.tied and job.heads > 1:
+        raise InvalidInput(
+            f"--tied is for one head, whose query sums the codes of the positions named; got"
+            f" --heads {job.heads}. Leave one of the two away."
+        )
     if job.tied:
         return Choice(TiedUnit(reading, embed, linear, job.temperature), sizes)
     net = Unit(reading, task.outputs, embed, job.heads, linear, job.temperature)

@@ -11,7 +11,11 @@ CONSTRUCTED = "constructed"  # weights that are built instead of trained
 _READ = frozenset({"codes", "code_width"})
 _UNIT = _READ | {"embed", "heads", "tied", "temperature"}
 _RECURRENT = _READ | {"hidden", "layers", "passes", "state_bits"}
-# Sizes and readings; how long and on what to train says something to every model that is trained.
+# How long and on what to train says something to every model that is trained.
+_COURSE = frozenset(
+    ("samples", "steps", "batch", "rate", "warm_up", "check_every", "patience", "checkpoint_every")
+)
+# Sizes and readings.
 APPLY: dict[str, frozenset[str]] = {
     "attention": _UNIT,
     "linear-attention": _UNIT,
@@ -35,6 +39,11 @@ def check_options(job: TrainJob) -> None:
         raise InvalidInput(f"--model is one of {', '.join(APPLY)}; got {job.model!r}.")
     given = [item.name for item in fields(job) if getattr(job, item.name) != item.default]
     for name in given:
+        if name in _COURSE and job.model == CONSTRUCTED:
+            raise InvalidInput(
+                f"{_spell(name)} says nothing to --model {CONSTRUCTED}, whose weights are built:"
+                " leave it away."
+            )
         if name in _CHOSEN - APPLY[job.model]:
             meant = ", ".join(model for model, names in APPLY.items() if name in names)
             raise InvalidInput(

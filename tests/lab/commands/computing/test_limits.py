@@ -63,7 +63,6 @@ def test_the_trainings_of_a_sweep_stand_in_the_planes_of_their_tasks(tmp_path):
 name = "few"
 job = "train"
 [base]
-steps = 2
 seeds = 2
 tests = 5
 keep = false
@@ -73,18 +72,21 @@ symbols = 3
 model = "layers"
 embed = 8
 heads = 2
+steps = 2
 [[list]]
 task = "sparse-average"
 length = 8
 q = 2
 embed = 4
 heads = 3
+steps = 2
 [[list]]
 task = "match2"
 length = 6
 modulus = 7
 model = "mlp"
 hidden = 3
+steps = 2
 [[list]]
 task = "match2"
 length = 6
