@@ -19,15 +19,19 @@ import numpy as np
 
 import keyhole
 from keyhole.drawing.arranging import arrange_chart
+from keyhole.drawing.blocks.block_sheets import arrange_block_stages
 from keyhole.drawing.describing import Chart, Heatmap
 from keyhole.drawing.heatmaps import describe_errors, describe_signed_matrix
 from keyhole.drawing.palette import BOTH_STYLE
 from keyhole.drawing.saving import Arranged, arrange_heatmap, write_alone
+from keyhole.drawing.shapes import Drawing
+from keyhole.lab.pages.parts.block_portraits import describe_block_progress
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "assets" / "pictures"
 _SIDE = 170.0  # of a matrix
-Panels = Sequence[Chart | Heatmap]
+Panel = Chart | Heatmap | Drawing
+Panels = Sequence[Panel]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +76,16 @@ def _draw_heads(path: str) -> Callable[[Path], Panels]:
     def draw(folder: Path) -> Panels:
         model: Any = keyhole.load(folder / path)
         return [describe_signed_matrix(f"W of head {k + 1}", W) for k, W in enumerate(model.W)]
+
+    return draw
+
+
+def _draw_block(run: str) -> Callable[[Path], Panels]:
+    """A block that fills in stage by stage."""
+
+    def draw(folder: Path) -> Panels:
+        progress = describe_block_progress(keyhole.open_run(folder / run).record, folder / run)
+        return [] if progress is None else [arrange_block_stages(progress)]
 
     return draw
 
@@ -131,6 +145,17 @@ PICTURES: dict[str, Made] = {
         draw=_draw_heads("layer/model.safetensors"),
         meaning="The score matrices of both heads of a torch layer, from its answers.",
         file=("my_model.py", _TORCH),
+    ),
+    "block-stages": Made(
+        commands=(
+            "keyhole sample block --width 8 --heads 2 --hidden 8 --seed 1 --out block.safetensors",
+            "keyhole learn block.safetensors --out block",
+        ),
+        draw=_draw_block("block"),
+        meaning=(
+            "A whole Transformer block that fills in stage by stage: pale parts are known to some"
+            " digits, dark ones to the last; bars count questions, the limit is dashed."
+        ),
     ),
     "two-heads": Made(
         commands=(
@@ -193,7 +218,9 @@ def _run_command(command: str, folder: Path) -> None:
         raise SystemExit(f"{command} ended with {done.returncode}: {done.stderr}")
 
 
-def _arrange_panel(panel: Chart | Heatmap) -> Arranged:
+def _arrange_panel(panel: Panel) -> Arranged:
+    if isinstance(panel, Drawing):
+        return panel, ()
     if isinstance(panel, Heatmap):
         return arrange_heatmap(panel, _SIDE)
     drawing = arrange_chart(panel)

@@ -78,6 +78,10 @@ RUNS: dict[str, tuple[str, ...]] = {
         f"sample layer {_LAYER} --positions rope --seed 3 --out rope.safetensors",
         "learn rope.safetensors --out learn-rope",
     ),
+    "learn-block": (
+        "sample block --style gpt2 --width 8 --heads 2 --hidden 8 --seed 3 --out block.safetensors",
+        "learn block.safetensors --out learn-block",
+    ),
     "learn-tensor": (
         "sample tensor --width 4 --rank 2 --seed 4 --out tensor.safetensors",
         "learn tensor.safetensors --out learn-tensor",

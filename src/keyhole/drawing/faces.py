@@ -60,6 +60,11 @@ class Face:
         # Plain text: marimo sends a subclass of it as an object, and shows nothing.
         return str(draw_face(self))
 
+    @property
+    def picture(self) -> Markup:
+        """A drawing of the whole object, where its class has one."""
+        return Markup()
+
     def __eq__(self, other: object) -> bool:
         """Whether the other is of this class, with the same numbers to the last bit."""
         return is_same(self, other) if isinstance(other, Face) else NotImplemented
@@ -186,6 +191,7 @@ def draw_face(one: object) -> Markup:
     sentence = getattr(one, "sentence", "")
     return join_markup(
         element("p", element("b", type(one).__name__), f" {sentence}" if sentence else ""),
+        getattr(one, "picture", ""),
         format_table(rows) if rows else "",
         lay_side_by_side(shown) if shown else "",
         element("p", f"{left:,} more matrices are not drawn; plot(name) draws them.")

@@ -48,7 +48,7 @@ def test_the_error_of_the_demo_falls_with_its_last_queries_and_not_before_the_li
 
 def test_the_summary_of_the_demo_counts_its_stops(demo):
     rows = dict(summaries.summarise_record(typed(demo.record)))
-    assert rows["stops"] == "14 of 14 came out as they should"
+    assert rows["stops"] == "15 of 15 came out as they should"
     assert rows["again"] == "keyhole demo --seed 3"
 
 
@@ -76,3 +76,11 @@ def test_matrices_of_any_size_have_a_page(demo, tmp_path, rng, largest, dense):
     assert (walk.errors, len(walk.maps)) == ([], 1)
     spectrum = Walk(page.partition("<h2>")[2].partition("</section>")[0])
     assert len([a for a in spectrum.all("circle") if a["class"] == "ours"]) == 4
+
+
+def test_the_demo_draws_a_block_with_the_errors_of_its_parts(demo):
+    stop = next(stop for stop in demo.record["stops"] if stop["errors"])
+    assert stop["verdict"] == "EXACT"
+    assert max(stop["errors"].values()) == stop["error"] < 1e-8
+    assert "errors beside the truth: scores" in demo.walk.text
+    assert f"{stop['queries']:,} questions fill in the block" in demo.walk.text

@@ -39,3 +39,10 @@ def test_auto_says_how_far_it_came_with_units_that_are_not_learned():
     found = keyhole.learn(Local(block, 8), rng=12)
     assert found.verdict is Verdict.UNVERIFIED, found.sentence
     assert "Found: the last norm, 2 heads that write 4 numbers" in found.reason
+
+
+def test_a_recovery_of_a_block_shows_itself_stage_by_stage():
+    block = random_block(8, style="gpt2", heads=2, hidden=8, rng=21)
+    shown = keyhole.learn(Local(block, 8), rng=22)._repr_html_()
+    assert "the block, stage by stage" in shown
+    assert "sequences: values of head 2 known to the last digit" in shown

@@ -9,14 +9,28 @@ import numpy as np
 from msgspec import structs
 
 from keyhole.identify import distance
+from keyhole.identify.blocks import block_distance
 from keyhole.lab.commands.recovery.compare import measure_model_gap
-from keyhole.lab.runs.record_parts import CertificateRecord
+from keyhole.lab.commands.recovery.learn import run_learn
+from keyhole.lab.jobs import LearnJob
+from keyhole.lab.runs.record_parts import CertificateRecord, Number
 from keyhole.lab.runs.recording import record_certificate, record_jumps
 from keyhole.lab.runs.recovery_records import CurvePoint, Stop
+from keyhole.lab.runs.rows import count_fewest_queries, count_learning_queries
 from keyhole.learners.base import Recovery
 from keyhole.learners.choosing import learn
 from keyhole.learners.confronting import confront
-from keyhole.models import AbsAffine, Head, MultiHead, OneLayer, ReluNet, save
+from keyhole.models import (
+    AbsAffine,
+    Head,
+    MultiHead,
+    OneLayer,
+    ReluNet,
+    TransformerBlock,
+    load,
+    save,
+)
+from keyhole.models.blocks.random_blocks import random_block
 from keyhole.oracles import Bounded, Budgeted, Cast, Local, Noisy, Oracle, Signs
 
 _STEPS = 12  # budgets at which the error is measured
@@ -44,6 +58,45 @@ def visit_network_stops(rng: np.random.Generator, directory: Path) -> list[Stop]
         "a one-layer Transformer, 6 hidden units": OneLayer.random(4, hidden=6, rng=rng),
     }
     return [_visit_recovery_stop(name, model, rng, directory) for name, model in hidden.items()]
+
+
+def visit_block_stop(rng: np.random.Generator, directory: Path, seed: int) -> Stop:
+    """A whole Transformer block, whose recovery is a run of its own."""
+    truth = random_block(8, style="gpt2", heads=2, hidden=8, rng=rng)
+    target, out = directory / "block-truth.safetensors", directory / "block"
+    save(truth, target)
+    job = LearnJob(str(target), seed=seed, out=str(out), force=True, record=False)
+    data = run_learn(job).data
+    errors = {} if data.model is None else _measure_block_parts(truth, load(data.model))
+    asked, limit = count_learning_queries(data), count_fewest_queries(data)
+    worst = max(errors.values(), default=None)
+    told = "no model" if worst is None else f"relative error of weights {worst:.0e}"
+    name = "a Transformer block, its kind unknown"
+    return Stop(
+        name=name,
+        verdict=data.verdict,
+        queries=asked,
+        limit=limit,
+        error=worst,
+        truth=target.name,
+        model=f"{out.name}/model.safetensors",
+        run=out.name,
+        errors=dict[str, Number](errors),
+        sentence=f"{name}: {data.verdict}, {asked:,} queries, limit {limit or 0:,}, {told}",
+    )
+
+
+def _measure_block_parts(truth: TransformerBlock, found: object) -> dict[str, float]:
+    """How far each part of a block is from the truth, modulo what answers do not determine."""
+    if not isinstance(found, TransformerBlock):
+        return {}
+    apart = block_distance(truth, found)
+    return {
+        "scores": apart.attention.scores,
+        "values": apart.attention.values,
+        "units": apart.network.largest,
+        "norms": apart.norms,
+    }
 
 
 def visit_imperfect_stops(model: Head, rng: np.random.Generator) -> list[Stop]:

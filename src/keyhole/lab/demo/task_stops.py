@@ -100,9 +100,8 @@ def _visit_bound_stop(out: Path, seed: int) -> Stop:
     data = run_bound(job).data
     sentence = f"averages of 2 of 8 tokens with key width 4: {data.verdict}"
     if (talk := data.conversation) is not None:
-        sent = f"two people who share out the tokens run it with {talk.bits:,} bits, limit"
-        f" {talk.needed:,}"
-        sentence = f"{sentence}; {sent}"
+        sent = f"two people who share out the tokens run it with {talk.bits:,} bits"
+        sentence = f"{sentence}; {sent}, limit {talk.needed or 0:,}"
     return Stop(
         name="a bound with its protocol", verdict=data.verdict, run=out.name, sentence=sentence
     )

@@ -15,6 +15,7 @@ from keyhole.lab.commands.shared import seed_generator
 from keyhole.lab.demo.recovery_stops import (
     confront_stop,
     measure_error_curve,
+    visit_block_stop,
     visit_exact_stops,
     visit_imperfect_stops,
     visit_network_stops,
@@ -79,11 +80,14 @@ def run_demo(job: DemoJob) -> Record[DemoRecord]:
 
 def _visit_further_stops(rng: np.random.Generator, directory: Path, seed: int) -> list[Stop]:
     """Further stops: what answers give away and what not, what attention can compute."""
+    # Spawned, so that every other stop hides what it would without this one.
+    block = visit_block_stop(rng.spawn(1)[0], directory, seed)
     exact = visit_exact_stops(rng, directory)
     return [
         *exact,
         *visit_imperfect_stops(Head.random(8, rng=rng), rng),
         visit_twin_stop(str(directory / str(exact[-1].truth)), directory, seed),
         *visit_network_stops(rng, directory),
+        block,
         *visit_task_stops(directory, seed),
     ]

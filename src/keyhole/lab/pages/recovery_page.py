@@ -22,6 +22,7 @@ from keyhole.drawing.html import (
     join_markup,
 )
 from keyhole.drawing.svg import draw_chart
+from keyhole.lab.pages.parts.block_portraits import draw_block_progress
 from keyhole.lab.pages.parts.error_curves import draw_error_curve, list_curve
 from keyhole.lab.pages.parts.head_switches import draw_heads_against_truth
 from keyhole.lab.pages.parts.phase_words import describe_phase
@@ -58,6 +59,7 @@ def draw_recovery_page(data: RecoveryRecord, directory: Path) -> str:
     parts = (
         _draw_verdict(data),
         _show_counterexample(data),
+        draw_block_progress(data, directory),
         draw_portrait(data, directory),
         _draw_query_phases(data),
         draw_error_curve(data),
@@ -247,7 +249,7 @@ def _describe_shape(data: RecoveryRecord) -> str | None:
     if not has_verified_model(data) or count_fewest_queries(data) is None:
         return None
     # The rank of several heads is not that of one matrix.
-    if (data.heads or 1) > 1:
+    if (data.heads or 1) > 1 and data.model_class != "block":
         return f"{data.heads:,} heads of width {data.width:,}"
     if data.rank is not None and data.model_class in (None, "head"):
         return f"a {data.width} x {data.width} head of rank {data.rank}"

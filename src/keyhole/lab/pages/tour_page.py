@@ -25,6 +25,7 @@ from keyhole.drawing.labels import shorten_words
 from keyhole.drawing.log_marks import describe_log_marks
 from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages import bound_page, build_page, twins_page
+from keyhole.lab.pages.parts.block_portraits import draw_block_progress
 from keyhole.lab.pages.parts.conversations import draw_conversation
 from keyhole.lab.pages.parts.head_switches import load_both_models
 from keyhole.lab.runs.reading import SavedRun, read_run
@@ -39,14 +40,12 @@ _NAME = 150.0  # width of its name
 def draw_stops(data: DemoRecord, directory: Path) -> Markup:
     """Sections for every stop; a stop whose files are gone keeps its sentence."""
     every: Stops = data.stops
-    runs = [
-        read_run(str(directory / str(stop.run))) for stop in every if _has_record(stop, directory)
-    ]
+    kept = [stop for stop in every if _has_record(stop, directory)]
     return join_markup(
         _list_stops(every, directory),
         _draw_stop_costs(every),
         *_draw_recovered_networks(every, directory),
-        *map(_draw_stop_picture, runs),
+        *(_draw_stop_picture(stop, read_run(str(directory / str(stop.run)))) for stop in kept),
     )
 
 
@@ -131,8 +130,11 @@ def _draw_slope_jumps(stop: Stop, truth: AbsAffine, found: AbsAffine) -> Markup:
     return format_section(title, join_pictures(figure))
 
 
-def _draw_stop_picture(run: SavedRun[Any]) -> Markup:
+def _draw_stop_picture(stop: Stop, run: SavedRun[Any]) -> Markup:
     """The picture a run of the tour is known by."""
+    if run.kind == "learn":
+        errors = {part: error for part, error in stop.errors.items() if error is not None}
+        return draw_block_progress(run.data, run.directory, errors)
     if run.kind == "twins":
         return twins_page.draw_first_twin(run.data, run.directory)
     if run.kind == "build":

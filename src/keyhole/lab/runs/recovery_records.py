@@ -102,6 +102,7 @@ class Stop(Part, frozen=True, kw_only=True):
         jumps: the steps that told several heads apart.
         run: the directory of a stop that is a run of its own.
         certificate: its theorem, confronted with the truth.
+        errors: how far each part of a block is from the truth.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Stop(Part, frozen=True, kw_only=True):
     jumps: JumpsRecord | None = None
     run: str | None = None
     certificate: CertificateRecord | None = None
+    errors: dict[str, Number] = {}
 
 
 class CurvePoint(Part, frozen=True, kw_only=True):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from keyhole.claims import Verdict
+from keyhole.drawing.blocks.block_sheets import draw_block_stages
+from keyhole.drawing.blocks.block_stages import BlockProgress
+from keyhole.drawing.html import Markup
 from keyhole.errors import BudgetSpent
 from keyhole.identify.blocks import block_freedom, post_block_freedom
 from keyhole.learners.base import Recovery, Status
@@ -47,6 +50,25 @@ class Unfound(Exception):
     def __init__(self, status: Status, detail: str) -> None:
         super().__init__(detail)
         self.ending = Ending(status=status, detail=detail)
+
+
+class BlockRecovery(Recovery[TransformerBlock]):
+    """A recovery of a block, which draws how it filled in."""
+
+    __slots__ = ()
+
+    @property
+    def picture(self) -> Markup:
+        """The block, stage by stage."""
+        freedom, model = self.degrees_of_freedom, self.model
+        progress = BlockProgress(
+            asked={name: entry.sequences for name, entry in self.ledger.phases.items()},
+            verified=self.verdict.verified,
+            heads=None if model is None else model.attention.heads,
+            units=None if model is None else model.network.hidden,
+            limit=None if model is None or freedom is None else -(-freedom // model.outputs),
+        )
+        return draw_block_stages(progress)
 
 
 @dataclass(slots=True)
@@ -108,7 +130,7 @@ class BlockReport:
         self, ending: Ending, model: TransformerBlock | None = None
     ) -> Recovery[TransformerBlock]:
         """The recovery, with what was found so far."""
-        return conclude(
+        found = conclude(
             self.oracle,
             ending,
             Account(
@@ -119,6 +141,7 @@ class BlockReport:
                 rank=None if model is None else model.attention.rank,
             ),
         )
+        return BlockRecovery(**{part.name: getattr(found, part.name) for part in fields(found)})
 
     def _explain(self) -> str:
         words = self.tried
