@@ -77,6 +77,23 @@ def test_one_array_is_plotted_by_its_name():
         layer.plot("X")
 
 
+def test_arrays_of_parts_are_plotted_and_all_of_them_where_none_is_named():
+    block = keyhole.random_block(8, heads=2, hidden=4, rng=0)
+    assert block.plot("attention.Wq")._repr_html_().count("<figure") == 2
+    assert block.plot("Wq")._repr_html_() == block.plot("attention.Wq")._repr_html_()
+    found = keyhole.learn(FIRST, rng=0)
+    assert found.plot("W")._repr_html_() == found.plot("model.W")._repr_html_()
+    assert FIRST.plot()._repr_html_().count("<figure") == 2
+    with pytest.raises(InvalidInput, match=r"this Bound holds none: page\(\) shows all of it"):
+        keyhole.bound(keyhole.SparseAverage(6, 1), embed=3, bits=8.0).plot()
+
+
+def test_a_model_of_many_parts_is_one_short_line():
+    block = keyhole.random_block(8, heads=2, hidden=4, rng=0)
+    assert len(repr(block)) < 300
+    assert "(AttentionLayer)" in repr(block)
+
+
 DRAWN = {
     "head": lambda rng: keyhole.Head.random(4, rng=rng),
     "factors": lambda rng: keyhole.Head.random(4, rank=2, rng=rng),

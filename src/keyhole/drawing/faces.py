@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _SLICES = 4  # matrices of one array that are drawn
 _PICTURES = 12  # of one object
 _SHORT = 24  # letters of a word in one line
+_NESTED = 60  # letters of a part in the line of the whole
 _PARTS = 4  # objects of one field that are shown
 _TALL = 2.0  # rows over columns
 _STYLE = Markup(
@@ -113,25 +115,30 @@ class Face:
             write_atomically(Path(path), text.encode())
         return text
 
-    def plot(self, name: str) -> Picture:
+    def plot(self, name: str | None = None) -> Picture:
         """One array of the object as a picture, several side by side where it holds several.
 
         Args:
-            name: of the field, as `W`.
+            name: of the field, as `W`, or `model.W` of a part; all arrays when absent.
 
         Raises:
             InvalidInput: there is no such array.
         """
+        held = list(list_all_matrices(self))
+        if not held:
+            raise InvalidInput(
+                f"plot draws arrays, and this {type(self).__name__} holds none: page() shows all"
+                " of it."
+            )
         helds = [
-            describe_matrix(said, M) for said, M in list_matrices(self) if _is_part(said, name)
+            describe_matrix(said, M) for said, M in held if name is None or _is_part(said, name)
         ]
         if not helds:
-            known = sorted({said.split("[")[0] for said, _ in list_matrices(self)})
+            known = sorted({_drop_slice(said) for said, _ in held})
             raise InvalidInput(
-                f"plot needs the name of an array ({', '.join(known) or 'there is none'});"
-                f" got {name!r}."
+                f"plot needs the name of an array ({', '.join(known)}); got {name!r}."
             )
-        return Picture(helds)
+        return Picture(helds[:_PICTURES])
 
 
 class Picture:
@@ -231,6 +238,19 @@ def list_matrices(one: object) -> Iterator[tuple[str, Matrix]]:
             yield f"{name}[{k}]", M
 
 
+def list_all_matrices(one: object) -> Iterator[tuple[str, Matrix]]:
+    """The matrices of an object and of its parts, these with dotted names."""
+    yield from list_matrices(one)
+    for name, value in _list_fields(one):
+        if isinstance(value, Face):
+            yield from ((f"{name}.{said}", M) for said, M in list_all_matrices(value))
+        elif isinstance(value, tuple | list):
+            parts = enumerate(cast("Sequence[Any]", value))
+            faces = [(k, part) for k, part in parts if isinstance(part, Face)]
+            for k, part in faces:
+                yield from ((f"{name}[{k}].{said}", M) for said, M in list_all_matrices(part))
+
+
 def draw_matrix(name: str, M: Matrix) -> Markup:
     """One matrix in colours, its size in words; a tall one lies down."""
     return draw_heatmap(describe_matrix(name, M))
@@ -252,7 +272,13 @@ def lay_side_by_side(pictures: list[Markup]) -> Markup:
 
 
 def _is_part(said: str, name: str) -> bool:
-    return said == name or said.startswith(f"{name}[")
+    whole = _drop_slice(said)
+    return name in (said, whole) or whole.endswith(f".{name}")
+
+
+def _drop_slice(said: str) -> str:
+    """The name of an array, of which one matrix has a number behind it."""
+    return re.sub(r"\[\d+\]$", "", said)
 
 
 def _list_fields(one: object) -> list[tuple[str, Any]]:
@@ -298,7 +324,8 @@ def _tell_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Face):
-        return f"({describe_shortly(value)})"
+        told = describe_shortly(value)
+        return f"({told if len(told) <= _NESTED else type(value).__name__})"
     if isinstance(value, tuple | list | Mapping):
         return f"of {count:,}" if (count := len(cast("Sized", value))) else ""
     return ""

@@ -1,5 +1,6 @@
 """Runs in a notebook: sentence, plots, table, page, and the same as plain data."""
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -38,6 +39,14 @@ def test_every_kind_of_run_shows_its_sentence_and_its_plots_without_a_script(run
 def test_a_run_is_one_line_with_its_command_and_its_sentence(runs):
     line = repr(keyhole.open_run(runs["audit"]))
     assert line == f"<Run: audit in audit. {run_records.AUDIT['sentence']}>"
+
+
+def test_a_run_is_equal_to_its_copy_and_to_no_other(runs):
+    one = keyhole.open_run(runs["learn"])
+    assert copy.deepcopy(one) == one == keyhole.open_run(runs["learn"])
+    assert hash(copy.deepcopy(one)) == hash(one)
+    assert one != keyhole.open_run(runs["build"])
+    assert one != "a run"
 
 
 def test_a_plot_that_a_run_lacks_is_named_with_those_it_has(runs):

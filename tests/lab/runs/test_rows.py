@@ -99,7 +99,7 @@ def test_what_was_recognised_is_told_with_its_gaps_and_witnesses():
         ("found", "Order acts. The difference is 0.5; rounding explains 1e-12."),
         ("excluded", "head, relu: answers break the rule 'order'"),
         ("to try", "none"),
-        ("not examined", "far tokens; long sequences"),
+        ("not seen at first", "far tokens; long sequences"),
         ("queries", "41"),
         (
             "refuted by",

@@ -55,6 +55,14 @@ class OpenedRun:
         """One line: the command, the directory, the sentence."""
         return f"<Run: {self.saved.kind} in {self.saved.name}. {self.record.sentence}>"
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the other is the same run, with the same record."""
+        return self.saved == other.saved if isinstance(other, OpenedRun) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Of the directory alone: a record can be written anew."""
+        return hash(self.saved.directory)
+
     def _repr_html_(self) -> str:
         rows = format_table(summarise_record(self.record))
         drawn = [draw_sheet(sheet) for _, sheet in self._describe_plots()]

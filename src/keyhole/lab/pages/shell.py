@@ -39,7 +39,7 @@ border-radius: 3px; padding: 0 .4rem; cursor: pointer; }
 figure.zoomed { width: 100% !important; } [role=region].zoomed > svg { width: 160%; \
 max-width: none; } @media print { .keep, output { display: none; } }
 @media (max-width: 40rem) { table { display: block; overflow-x: auto; }
-  td.words { min-width: 11rem; } }
+  td.words { min-width: 9rem; } }
 pre { white-space: pre-wrap; border: 1px solid var(--rule); padding: .6rem .8rem; }
 """
 

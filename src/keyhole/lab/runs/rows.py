@@ -86,7 +86,7 @@ def _list_recognition_rows(seen: RecognitionRecord | None) -> Rows:
             f"{', '.join(group.classes)}: answers break the rule {group.witness.rule!r}",
         )
     yield "to try", ", ".join(seen.suggested) or "none"
-    yield "not examined", "; ".join(seen.not_examined)
+    yield "not seen at first", "; ".join(seen.not_examined)
 
 
 def _list_counterexample_rows(case: CounterexampleRecord | None) -> Rows:

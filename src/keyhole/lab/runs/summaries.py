@@ -37,7 +37,7 @@ LINES = 8  # rows between the sentence and where the page is
 # A summary has few lines: these rows are for the terminal and the page of the run itself.
 _RECOVERY = (
     *("status", "determined", "error bar"),
-    *("recognised", "found", "excluded", "to try", "not examined"),
+    *("recognised", "found", "excluded", "to try", "not seen at first"),
     *("examined", "not asked", "explained"),
 )
 
