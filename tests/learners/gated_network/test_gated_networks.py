@@ -240,6 +240,6 @@ def test_gates_that_are_not_known_are_refused():
 
 def test_a_network_whose_parts_dwarf_its_answers_is_not_vouched_for(monkeypatch):
     truth, rng = hidden_network(4, 3, 5, "silu", 100)
-    monkeypatch.setattr("keyhole.learners.swelling._SWOLLEN", 1e-9)
+    monkeypatch.setattr("keyhole.learners.verifying.swelling._SWOLLEN", 1e-9)
     recovery = GatedNetwork().run(Local(truth), rng=rng)
     assert (recovery.verdict, recovery.status) == (Verdict.UNVERIFIED, Status.ROUGH)

@@ -14,7 +14,7 @@ from keyhole.learners.networks.pair_search import resolve_line_by_pairs
 from keyhole.learners.networks.parallel import find_parallel_groups
 from keyhole.learners.networks.polish import find_clean_point, sharpen_jumps
 from keyhole.learners.networks.whole_polish import fit_hyperplanes, place_polishing_points
-from keyhole.learners.swelling import is_swollen
+from keyhole.learners.verifying.swelling import is_swollen
 from keyhole.models import AbsAffine
 from support.measures import function_error
 from support.seeds import few

@@ -271,6 +271,6 @@ def test_bends_a_thousand_away_are_no_obstacle(residual, least):
 
 
 def test_a_layer_whose_parts_dwarf_its_answers_is_not_vouched_for(monkeypatch, rng):
-    monkeypatch.setattr("keyhole.learners.swelling._SWOLLEN", 1e-9)
+    monkeypatch.setattr("keyhole.learners.verifying.swelling._SWOLLEN", 1e-9)
     recovery = recovered(OneLayer.random(4, hidden=8, rng=rng), rng)
     assert (recovery.verdict, recovery.status) == (Verdict.UNVERIFIED, Status.ROUGH)

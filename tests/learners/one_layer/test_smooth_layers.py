@@ -20,7 +20,7 @@ from keyhole import (
 )
 from keyhole.learners.one_layer.segments import Segments, cut_to_one_way, find_shares
 from keyhole.learners.one_layer.smooth_mixing import measure_slopes
-from keyhole.learners.swelling import is_swollen
+from keyhole.learners.verifying.swelling import is_swollen
 
 WIDTH = 5
 

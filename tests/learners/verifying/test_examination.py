@@ -1,5 +1,6 @@
 """The examination: which questions are asked, what explains a gap, and what it detects."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,7 @@ from keyhole.learners.one_layer.antisymmetric import Antisymmetric
 from keyhole.learners.verifying.examination import Ruler, examine_model
 from keyhole.learners.verifying.question_kinds import AGAIN, KINDS, PERMUTED
 from keyhole.learners.verifying.questions import QUERIES, Limits, draw_questions, read_limits
+from keyhole.learners.verifying.swelling import is_swollen
 from keyhole.models import Head, MultiHead, OneLayer, ReluNet
 from keyhole.oracles import Counted, Examining, Local, Sized
 
@@ -240,3 +242,23 @@ def test_other_scores_are_seen_whatever_the_bias(size, rng):
         other = Head(biased.W + 1e-6 * np.abs(biased.W).max(), biased.V, h=biased.h)
         assert not examine_model(Local(biased), other, ruler=Ruler(), rng=rng).passed
         assert all(np.abs(batch.X).max() < 1e9 for batch in draw_questions(other, rng=rng))
+
+
+def test_a_constant_does_not_hide_that_any_answer_would_be_explained(rng):
+    """One entry of 1e14 leaves all others unresolved: a model of other weights agrees with every
+    answer, by gaps that are small beside the constant and as large as answers vary.
+    """
+    truth = ReluNet.random(4, hidden=8, outputs=3, rng=rng)
+    truth = replace(truth, b2=truth.b2 + 6e4)
+    other = ReluNet(
+        np.vstack([truth.W1, 1e14 * np.ones((1, 4))]),
+        np.append(truth.b1, 1e14),
+        np.hstack([truth.W2 * rng.normal(1.0, 0.1, truth.W2.shape), 1e-15 * np.ones((3, 1))]),
+        truth.b2,
+    )
+    seen = examine_model(Local(truth), other, ruler=Ruler(), rng=rng)
+    assert seen.passed and seen.unresolved
+    assert seen.vacuous
+    assert is_swollen(other, 1.0, unresolved=seen.unresolved)
+    right = examine_model(Local(truth), truth, ruler=Ruler(), rng=rng)
+    assert right.passed and not right.vacuous

@@ -22,7 +22,6 @@ from keyhole.learners.gated_network.gate_offsets import RAY, count_pairs
 from keyhole.learners.networks.learner import Network
 from keyhole.learners.networks.tangent import fit_tangent
 from keyhole.learners.smooth_network.unit_widths import ROUNDS, count_readings
-from keyhole.learners.swelling import is_swollen
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     SMOOTH_NETWORK,
@@ -37,6 +36,7 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.examination import Examination, examine_model
 from keyhole.learners.verifying.questions import QUERIES
+from keyhole.learners.verifying.swelling import is_swollen
 from keyhole.models import AbsAffine, Gated
 from keyhole.models.last_token.gated import gated_freedom
 from keyhole.oracles import Counted, Oracle
@@ -146,7 +146,8 @@ class _GatedRun:
         with self.oracle.phase("verify"):
             ruler = SMOOTH_NETWORK.ruler(self.oracle)
             seen = examine_model(self.oracle, model, ruler=ruler, rng=rng)
-        if seen.passed and isinstance(model, Gated) and is_swollen(model, _find_distance(model)):
+        length = _find_distance(model) if isinstance(model, Gated) else 1.0
+        if seen.passed and is_swollen(model, length, unresolved=seen.unresolved):
             return self.conclude(Ending(status=Status.ROUGH), seen)
         ending = settle(self.oracle, seen, lines=SMOOTH_NETWORK, refuse=partial(self._refuse, seen))
         return self.conclude(ending, seen)

@@ -13,7 +13,6 @@ from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.networks.lines import Learned, learn_network, measure_typical_distance
 from keyhole.learners.networks.tangent import allow_line_queries, fit_tangent
-from keyhole.learners.swelling import is_swollen
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     NETWORK,
@@ -28,6 +27,7 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.examination import Examination, examine_model
 from keyhole.learners.verifying.questions import QUERIES
+from keyhole.learners.verifying.swelling import is_swollen
 from keyhole.models import AbsAffine
 from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Oracle
@@ -124,7 +124,8 @@ class _NetworkRun:
             except BudgetSpent:
                 return self.conclude(None, SPENT)
         seen = self.examine(model, rng)
-        if seen.passed and is_swollen(model, measure_typical_distance(model)):
+        length = measure_typical_distance(model)
+        if seen.passed and is_swollen(model, length, unresolved=seen.unresolved):
             return self.conclude(model, Ending(status=Status.ROUGH), seen)
         refuse = partial(self._refuse, learned, seen)
         ending = settle(self.oracle, seen, lines=NETWORK, refuse=refuse)

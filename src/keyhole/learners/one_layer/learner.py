@@ -25,7 +25,6 @@ from keyhole.learners.one_layer.attention import measure_attention
 from keyhole.learners.one_layer.layer_account import OneLayerSession, conclude_layer
 from keyhole.learners.one_layer.refinement import refine_scores
 from keyhole.learners.one_layer.scores import TOGETHER
-from keyhole.learners.swelling import is_swollen
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     ONE_LAYER,
@@ -38,6 +37,7 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.examination import Examination, examine_model
 from keyhole.learners.verifying.questions import QUERIES, Batch
+from keyhole.learners.verifying.swelling import is_swollen
 from keyhole.models import AbsAffine, OneLayer
 from keyhole.models.transformer import Network as AnyNetwork
 from keyhole.oracles import Oracle
@@ -235,7 +235,7 @@ def draw_bending_pairs(model: OneLayer, *, rng: np.random.Generator) -> Sequence
 def judge_layer(session: OneLayerSession, seen: Examination) -> Recovery[OneLayer]:
     """The recovery that fresh sequences allow."""
     perfect = read_imperfection(session.oracle).perfect
-    if seen.passed and _is_swollen_layer(session.model()):
+    if seen.passed and _is_swollen_layer(session.model(), seen):
         return conclude_layer(session, Ending(status=Status.ROUGH))
     ending = settle(
         session.oracle,
@@ -248,12 +248,12 @@ def judge_layer(session: OneLayerSession, seen: Examination) -> Recovery[OneLaye
     return conclude_layer(session, ending)
 
 
-def _is_swollen_layer(model: OneLayer | None) -> bool:
+def _is_swollen_layer(model: OneLayer | None, seen: Examination) -> bool:
     """Whether the parts of its network dwarf what it answers, at the lengths at which it bends."""
     net = None if model is None else model.net
     if model is None or not isinstance(net, AbsAffine):
         return False
-    return is_swollen(model, measure_typical_distance(net))
+    return is_swollen(model, measure_typical_distance(net), unresolved=seen.unresolved)
 
 
 def _refuse_layer(session: OneLayerSession, seen: Examination, status: Status) -> Ending:

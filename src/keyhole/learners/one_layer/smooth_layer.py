@@ -41,10 +41,10 @@ from keyhole.learners.one_layer.smooth_mixing import (
 )
 from keyhole.learners.smooth_network.all_units import learn_smooth_units
 from keyhole.learners.smooth_network.learner import SmoothNetwork
-from keyhole.learners.swelling import is_swollen
 from keyhole.learners.verifying.ending import SPENT, Ending
 from keyhole.learners.verifying.examination import Examination
 from keyhole.learners.verifying.questions import QUERIES
+from keyhole.learners.verifying.swelling import is_swollen
 from keyhole.models import AbsAffine, Gated, OneLayer
 from keyhole.models.transformer import Network
 from keyhole.oracles import Oracle
@@ -109,9 +109,14 @@ class SmoothLayer:
             return conclude_layer(session, SPENT)
         seen = _examine_and_refine(session, checking)
         model = session.model()
-        if seen.passed and model is not None and is_swollen(model, measure_own_length(model.net)):
+        if seen.passed and model is not None and _is_swollen_layer(model, seen):
             return conclude_layer(session, Ending(status=Status.IMPRECISE))
         return judge_layer(session, seen)
+
+
+def _is_swollen_layer(model: OneLayer, seen: Examination) -> bool:
+    """Whether the parts of the layer dwarf what it answers, at the lengths of its units."""
+    return is_swollen(model, measure_own_length(model.net), unresolved=seen.unresolved)
 
 
 def _examine_and_refine(session: OneLayerSession, rng: np.random.Generator) -> Examination:

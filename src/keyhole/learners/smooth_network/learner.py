@@ -32,7 +32,6 @@ from keyhole.learners.smooth_network.offsets import RADII as RAY
 from keyhole.learners.smooth_network.offsets import count_offset_points
 from keyhole.learners.smooth_network.unit_widths import ROUNDS, count_readings
 from keyhole.learners.smooth_network.value_fit import SEARCHED
-from keyhole.learners.swelling import is_swollen
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
     SMOOTH_NETWORK,
@@ -47,6 +46,7 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.examination import Examination, examine_model
 from keyhole.learners.verifying.questions import QUERIES
+from keyhole.learners.verifying.swelling import is_swollen
 from keyhole.models import ReluNet
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
@@ -163,7 +163,8 @@ class _SmoothRun:
             return self.conclude(SPENT)
         seen = self.examine(model, rng)
         form = self.learned.form
-        if seen.passed and form is not None and is_swollen(model, measure_unit(form)):
+        length = 1.0 if form is None else measure_unit(form)
+        if seen.passed and is_swollen(model, length, unresolved=seen.unresolved):
             return self.conclude(Ending(status=Status.ROUGH), seen)
         refuse = partial(self._refuse, model, seen)
         ending = settle(self.oracle, seen, lines=SMOOTH_NETWORK, refuse=refuse)

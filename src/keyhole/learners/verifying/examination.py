@@ -81,7 +81,6 @@ class _Row:
         relative: the gap in units of what a relative error of 1 would explain.
         failed: whether nothing explains the gap.
         unresolved: whether only the last digits of the largest entries explain it.
-        size: of the answer.
         explained: up to what a gap is explained; 0 where answers are coarse, which is declared.
         hidden: whether rounding is as large as the token values.
         changed: by how much the answer differs from that to the same question before.
@@ -93,7 +92,6 @@ class _Row:
     relative: float
     failed: bool
     unresolved: bool
-    size: float
     explained: float
     hidden: bool
     changed: float
@@ -254,7 +252,6 @@ def _compare_answers(model: Model, batch: Batch, answers: Matrix, ruler: Ruler) 
         "relative": compare_with_explained(gap, explained.most, answers, ruler.tolerance),
         "failed": ~(gap <= explained.most),
         "unresolved": gap > explained.rounding,
-        "size": np.abs(answers).max(axis=1),
         "explained": _choose_explained(gap, explained) * (ruler.roundoff <= EPS),
         "hidden": (grain * np.abs(answers).max(axis=1) > _VEILED * values) & (values > 0),
         # A wrong model's rounding may be less than the target's own.
@@ -302,9 +299,14 @@ def _summarise_rows(rows: list[_Row], complete: bool) -> Examination:
         hidden=2 * sum(row.hidden for row in rows) > len(rows),
         changed=max((row.changed for row in rows), default=0.0),
         unresolved=any(row.unresolved and not row.failed for row in rows),
-        vacuous=is_vacuous([(row.gap, row.explained, row.size) for row in rows]),
+        vacuous=bool(rows) and _is_vacuous(rows),
         examined=list_examined([row.asked for row in rows]),
     )
+
+
+def _is_vacuous(rows: list[_Row]) -> bool:
+    answers = np.array([row.case.answer for row in rows])
+    return is_vacuous([(row.gap, row.explained) for row in rows], answers)
 
 
 def _pick_worst(rows: list[_Row], *, failed: bool) -> Counterexample | None:

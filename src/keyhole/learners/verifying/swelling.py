@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from keyhole._arrays import EPS
+from keyhole.learners.verifying.examination import EXACT, ROUNDINGS
 from keyhole.models import Model
 
 _SWOLLEN = 1e3  # size of the parts beside how answers vary
@@ -17,8 +18,15 @@ _ROUNDINGS = 1e3  # answers that vary by no more are constant
 _DRAWS = 32
 
 
-def is_swollen(model: Model, length: float) -> bool:
-    """Whether the parts of answers to pairs of tokens of a length dwarf how answers vary."""
+def is_swollen(model: Model, length: float, *, unresolved: bool = False) -> bool:
+    """Whether the parts of answers to pairs of tokens of a length dwarf how answers vary.
+
+    Args:
+        model: what agreed with fresh answers.
+        length: of the tokens at which it bends.
+        unresolved: whether it agreed only up to the last digits of its largest entries, which then
+            may not dwarf how answers vary either.
+    """
     drawn = np.random.default_rng(0).normal(size=(_DRAWS, 2, model.width))
     X = length * drawn / np.sqrt(model.width)
     by = model.yardstick(X, EPS)
@@ -27,4 +35,5 @@ def is_swollen(model: Model, length: float) -> bool:
     # Where all units are idle answers vary by rounding, and only they themselves can be compared.
     if least <= _ROUNDINGS * by.rounding.max():
         least = np.abs(answers).max()
-    return bool(np.median(by.size) > _SWOLLEN * least)
+    digits = ROUNDINGS * by.coarse / EXACT if unresolved else np.zeros(_DRAWS)
+    return bool(np.median(np.maximum(by.size, digits)) > _SWOLLEN * least)
