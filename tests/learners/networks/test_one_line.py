@@ -331,24 +331,16 @@ def test_two_parallel_jumps_beside_a_third_are_not_taken_for_two_kinks(rng):
     np.testing.assert_allclose(bends.t, kinks, atol=1e-12)
 
 
-@pytest.mark.parametrize("width", [1e-1, 1e-3])
-def test_both_sides_of_a_narrow_ridge_are_found(width, rng):
-    """Beside a ridge pieces are parallel: their slopes tell no place, only their distance does."""
-    jump = rng.normal(size=4)
-    bends = resolved(hinges([0.3, 0.3 + width], [jump, -jump]))
-    np.testing.assert_allclose(bends.t, [0.3, 0.3 + width], atol=1e-3 * width)
-
-
-def test_both_sides_of_the_narrowest_ridge_are_found_or_the_line_is_refused(rng):
-    """Far out its terms cancel to nothing on processors that round products, and the rounding that
-    is measured there is nothing either.
+@pytest.mark.parametrize("width", [1e-1, 1e-3, 1e-5, 1e-7])
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_both_sides_of_a_narrow_ridge_are_found(width, outputs, rng):
+    """Beside a ridge pieces are parallel: their slopes tell no place, only their distance does. Far
+    out its terms cancel without a trace on processors that round products.
     """
-    jump = rng.normal(size=4)
-    try:
-        bends = resolved(hinges([0.3, 0.3 + 1e-6], [jump, -jump]))
-    except Unresolved:
-        return
-    np.testing.assert_allclose(bends.t, [0.3, 0.3 + 1e-6], atol=1e-9)
+    for _ in range(10):
+        jump = rng.normal(size=outputs)
+        bends = resolved(hinges([0.3, 0.3 + width], [jump, -jump]))
+        np.testing.assert_allclose(bends.t, [0.3, 0.3 + width], atol=0.1 * width)
 
 
 @pytest.mark.parametrize(("outputs", "most"), [(2, 4.2), (3, 3.0), (8, 2.2), (40, 2.0)])

@@ -23,6 +23,8 @@ Ask = Callable[[Matrix], Matrix]
 LADDER = (1e4, 1e8, 1e12)
 _LEAST = 1e-300  # rounding where every answer is zero
 _BENT = 1e-9  # relative deviations beyond this are bends, not rounding
+_LEVEL = 1e-6  # growth per unit of t, beside the size near the start, of answers that do not grow
+_APART = np.array([1.0, 1.234567891, 1.618033989, 2.0])  # samples near one rung: no round numbers
 _CANCELLED = 0.2  # of the size near the start: what a thousand roundings are on the last rung
 
 
@@ -144,16 +146,31 @@ def measure_line_noise(
     if far < _BENT:
         share = max(share, 2 * far)
     # Where all terms cancel answers do not grow, and their rounding does.
-    elif max(gaps) < _CANCELLED * level:
-        slope = max(slope, 2 * max(gaps) / (share * rungs[-1]))
+    if (far >= _BENT or slope < _LEVEL * level) and max(gaps) < _CANCELLED * level:
+        loudest = max(max(gaps) / rungs[-1], _measure_nearer_rounding(line, level))
+        slope = max(slope, 2 * loudest / share)
     keep = np.r_[0, 2 : len(rungs) + 1, len(rungs) + 7 : len(places) - 2, len(places) - 1]
     return Noise(share, level, float(slope)), places[keep], values[keep]
 
 
+def _measure_nearer_rounding(line: Line, level: float) -> float:
+    """Rounding of answers per unit of t where terms cancel, at the nearer rungs.
+
+    On the last one terms of opposite sign may round alike, and cancel without a trace.
+    """
+    rungs = np.array([side * rung for rung in LADDER[:-1] for side in (-1.0, 1.0)])
+    places = rungs[:, None] * _APART
+    values = line(places.ravel()).reshape(*places.shape, -1)
+    gaps = np.array([_measure_line_gap(t, F) for t, F in zip(places, values, strict=True)])
+    loud = gaps / np.abs(places[:, -1])
+    # A larger one is a bend.
+    return float(loud[loud < _CANCELLED * level / LADDER[-1]].max(initial=0.0))
+
+
 def _measure_line_gap(t: Vector, values: Matrix) -> float:
-    """How far the middle one of three samples is from the line through the others."""
-    share = (t[1] - t[0]) / (t[2] - t[0])
-    return float(np.abs(values[1] - (1 - share) * values[0] - share * values[2]).max())
+    """How far samples are, at most, from the line through the first and the last."""
+    share = ((t - t[0]) / (t[-1] - t[0]))[:, None]
+    return float(np.abs(values - (1 - share) * values[0] - share * values[-1]).max())
 
 
 def find_middle(a: Array, b: Array) -> Array:

@@ -299,14 +299,9 @@ def _summarise_rows(rows: list[_Row], complete: bool) -> Examination:
         hidden=2 * sum(row.hidden for row in rows) > len(rows),
         changed=max((row.changed for row in rows), default=0.0),
         unresolved=any(row.unresolved and not row.failed for row in rows),
-        vacuous=bool(rows) and _is_vacuous(rows),
+        vacuous=is_vacuous([(row.gap, row.explained, row.kind, row.case.answer) for row in rows]),
         examined=list_examined([row.asked for row in rows]),
     )
-
-
-def _is_vacuous(rows: list[_Row]) -> bool:
-    answers = np.array([row.case.answer for row in rows])
-    return is_vacuous([(row.gap, row.explained) for row in rows], answers)
 
 
 def _pick_worst(rows: list[_Row], *, failed: bool) -> Counterexample | None:

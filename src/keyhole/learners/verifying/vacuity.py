@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keyhole._arrays import Matrix
+from keyhole._arrays import Matrix, Vector
 
 _SHARE = 8  # one answer in so many may be explained only so
 _NOTHING = 1e-3  # of typical answers
@@ -18,22 +18,34 @@ _RIGHT = 1e-6  # of how an answer varies: a gap that says more than what explain
 _ROUNDED = 1e-12  # of an answer: a gap that is rounding however little it varies
 
 
-def is_vacuous(rows: Sequence[tuple[float, float]], answers: Matrix) -> bool:
+def is_vacuous(rows: Sequence[tuple[float, float, str, Vector]]) -> bool:
     """Whether too many gaps are explained only by what would explain any answer.
 
-    An answer is as large as it is far from the middle one: a constant says nothing of a model.
-
     Args:
-        rows: for each answer the gap, and up to what it is explained.
-        answers: the answers.
+        rows: for each answer the gap, up to what it is explained, the kind of its question, and the
+            answer.
     """
+    answers = np.array([row[3] for row in rows])
     if not answers.any():
         return False
-    gap, explained = np.array(rows).reshape(-1, 2).T
+    gap = np.array([row[0] for row in rows])
+    explained = np.array([row[1] for row in rows])
     size = np.abs(answers).max(axis=1)
-    varied = np.abs(answers - np.median(answers, axis=0)).max(axis=1)
-    typical = np.median(varied[varied > 0]) if varied.any() else 0.0
+    # A constant says nothing of a model: answers are no larger than those of their kind vary.
+    shown = np.minimum(size, _measure_variation(answers, [row[2] for row in rows]))
+    typical = float(np.median(shown[shown > 0])) if shown.any() else 0.0
     # Answers that cancel to nothing, as where read-outs sum to zero, are explained rightly.
-    least = np.maximum(varied, _NOTHING * typical)
+    least = np.maximum(shown, _NOTHING * typical)
     wrong = (explained > 0.5 * least) & (gap > np.maximum(_RIGHT * least, _ROUNDED * size))
     return bool(_SHARE * wrong.sum() > len(size))
+
+
+def _measure_variation(answers: Matrix, kinds: Sequence[str]) -> Vector:
+    """How far answers to questions of one kind are from their middle, at most."""
+    names = np.array(kinds)
+    varied = np.zeros(len(answers))
+    for name in set(kinds):
+        of_kind = names == name
+        group = answers[of_kind]
+        varied[of_kind] = np.abs(group - np.median(group, axis=0)).max()
+    return varied
