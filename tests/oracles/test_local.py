@@ -131,6 +131,22 @@ def test_an_answer_that_is_not_finite_names_its_sequence(value):
         Local(answer, 3).ask(batch(4))
 
 
+def test_a_long_answer_that_is_not_finite_names_its_number_and_stays_short():
+    def answer(X):
+        out = np.zeros((len(X), 3000))
+        out[1, 700] = np.nan
+        return out
+
+    with pytest.raises(BadAnswer, match=r"nan as number 700 \(from 0\) of 3000") as refusal:
+        Local(answer, 3).ask(batch(4))
+    assert len(str(refusal.value)) < 250
+
+
+def test_imaginary_parts_are_refused_and_not_lost():
+    with pytest.raises(InvalidInput, match="with numbers, one row per sequence"):
+        Local(lambda X: X[:, -1] + 1j, 3).ask(batch(4))
+
+
 def test_a_target_that_raises_is_reported_with_its_words():
     def broken(X):
         raise RuntimeError("out of tea")

@@ -9,12 +9,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from keyhole._arrays import EPS, FORMATS, Answers, Sequences
+from keyhole._arrays import EPS, FORMATS, Answers, Sequences, Vector
 from keyhole.errors import BadAnswer, InvalidInput
 
 # Tokens and answers are at most as long: what says more (a server may) is not to be believed, and
 # no learner could ask the square of it.
 LARGEST = 1 << 20
+_QUOTED = 8  # numbers of an answer that a message quotes
 
 
 @runtime_checkable
@@ -95,7 +96,9 @@ def check_answers(answers: Any, *, batch: int, outputs: int | None) -> Answers:
     problem = InvalidInput if outputs is None else BadAnswer
     try:
         # A copy: an answer may be a view of the question
-        array = np.array(answers, dtype=np.float64)
+        array = np.array(answers, dtype=None if np.iscomplexobj(answers) else np.float64)
+        if array.dtype.kind == "c":
+            raise TypeError("imaginary parts would be lost")
     except (TypeError, ValueError) as error:
         raise problem(
             f"the target must answer a batch of {batch} with numbers, one row per sequence; got"
@@ -113,11 +116,19 @@ def check_answers(answers: Any, *, batch: int, outputs: int | None) -> Answers:
     if not np.isfinite(array).all():
         first = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         raise BadAnswer(
-            f"the target answered {array[first].tolist()} to sequence {first} of a batch of"
+            f"the target answered {_quote_row(array[first])} to sequence {first} of a batch of"
             f" {batch}; answers must be finite. Check the target on that input, or bound the tokens"
             " it is asked."
         )
     return array
+
+
+def _quote_row(row: Vector) -> str:
+    """A row that is not finite: the whole of a short one, the first such number of a long one."""
+    if len(row) <= _QUOTED:
+        return str(row.tolist())
+    place = int(np.flatnonzero(~np.isfinite(row))[0])
+    return f"{row[place]} as number {place} (from 0) of {len(row)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from keyhole.learners.logits.spaces import (
     find_space,
     refuse_projection,
 )
-from keyhole.learners.logits.spectra import find_rank, name_sizes
+from keyhole.learners.logits.spectra import find_rank, holds_common_shift, name_sizes
 from support.language_models import LanguageModel
 
 V, H = 120, 8
@@ -191,7 +191,66 @@ def test_a_model_of_few_different_answers_has_no_size_before_all_are_seen():
         )
         found = find_space(prompts, 64 if ids == 60 else 256)
         assert found.rank is None
-        assert "but not the next ones" in found.reason
+        # Answers that came again are one, so that no more directions are seen than there were.
+        assert "no gap is seen" in found.reason
+
+
+def test_a_projection_that_few_prompts_use_is_no_few_directions_more():
+    """One prompt in seventy goes through another projection, as with experts."""
+    often, seldom = (LanguageModel(V, H, norm="rms", seed=seed) for seed in (1, 2))
+
+    def answer(ids):
+        return np.where(ids.sum(axis=1)[:, None] % 70 == 7, seldom(ids), often(ids))
+
+    found = [find_space(ask(answer, seed=seed), 128) for seed in range(12)]
+    # Those that met it not once say how seldom it may be; no size lies between.
+    assert {one.rank for one in found} <= {H, None, 2 * H}
+    reasons = [one.reason for one in found if one.rank is None]
+    assert len(reasons) >= 4
+    assert all("to themselves" in reason or "next ones" in reason for reason in reasons)
+    assert all("% of prompts use" in one.reason for one in found if one.rank == H)
+
+
+def padded(rows, *, change=lambda y: y):
+    """A model of size H whose projection has these rows of V, and nothing but 0 in the others."""
+    model = LanguageModel(V, H, norm="rms", seed=4)
+    model.projection = np.where(np.asarray(rows)[:, None] >= 0, model.projection[rows], 0.0)
+    model.constant = np.zeros(V)
+    return lambda ids: change(model(ids))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_ids_that_are_answered_alike_or_always_alike_are_no_sizes_of_their_own(policy):
+    several = np.arange(V) % 6  # fewer than the size: the rank is theirs
+    few = np.where(np.arange(V) < 6, np.arange(V), -1)
+    for rows in (several, few):
+        assert find_space(ask(padded(rows), policy), 256).rank is None
+    reason = find_space(ask(padded(few)), 256).reason
+    assert "the rank of the vocabulary, 6 ids" in reason
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_padding_masks_and_words_that_come_twice_hide_no_size(policy):
+    half = np.where(np.arange(V) < V // 2, np.arange(V), -1)
+    masked = padded(half, change=lambda y: np.where(np.arange(V) < V // 2, y, -1e4))
+    for model in (padded(half), padded(np.arange(V) // 2)):
+        assert find_space(ask(model, policy), 256).rank in (H, None)
+    # A bias of 100 lifts nothing that is masked by more.
+    if not policy.startswith("likeliest"):
+        assert find_space(ask(padded(half), policy), 256).rank == H
+        assert find_space(ask(masked, policy), 256).rank == H
+
+
+def test_errors_that_ids_share_are_no_direction():
+    """Masked ids have one log-probability, and one error of rounding: thirty times the same."""
+    for seed in range(4):
+        model = LanguageModel(V, H, norm="rms", seed=seed)
+        masked = lambda ids, m=model: np.where(np.arange(V) < 30, -1e30, m(ids))  # noqa: E731
+        for decimals in (1, 2, 4):
+            oracle = Counted(Rounded(LogProbabilities(TokenIds(masked, V)), decimals))
+            reading = Reading("log-probabilities", V)
+            found = find_space(Prompts(oracle, reading, np.random.default_rng(seed), 6), 256)
+            assert found.rank == H
 
 
 def test_the_rank_of_the_vocabulary_itself_is_no_size():
@@ -221,6 +280,40 @@ def test_the_projection_is_known_up_to_a_rotation_behind_a_norm(policy, norm):
     # Errors of the answers, and the eps inside the norm.
     assert np.linalg.norm(found - gram) < (20 * spectrum.error + 1e-3) * np.linalg.norm(gram)
     assert ellipsoid.factor.shape == (V, spectrum.rank)
+
+
+def test_prompts_that_are_answered_alike_show_no_ellipsoid():
+    """A model of the last id alone: what the fit did not see it has seen all the same."""
+    model = LanguageModel(40, H, norm="rms")
+    model.vocabulary = 40
+    oracle = Counted(TokenIds(lambda ids: np.tanh(model.E[ids[:, -1]]) @ model.projection.T, 40))
+    prompts = Prompts(oracle, Reading("logits", 40), np.random.default_rng(0), 6)
+    assert find_space(prompts, 256).rank == H
+    spectrum, ellipsoid = find_projection(prompts, H)
+    assert len(spectrum.coordinates) <= 40 < len(prompts.answered)
+    assert ellipsoid is None
+
+
+def test_a_number_that_all_ids_share_is_told_from_directions_of_the_model():
+    for seed in range(5):
+        for norm in ("rms", "layer", "none"):
+            model = LanguageModel(V, H, norm=norm, seed=seed)
+            told = {}
+            for name, change in (
+                ("as it is", lambda y: y),
+                ("less the largest", lambda y: y - y.max(axis=1, keepdims=True)),
+                ("log-probabilities", lambda y: y - np.log(np.exp(y).sum(axis=1, keepdims=True))),
+            ):
+                for policy in ("logits", "two decimals"):
+                    found = find_space(ask(lambda ids, c=change, m=model: c(m(ids)), policy), 256)
+                    told[name, policy] = found.rank, holds_common_shift(found)
+            size = H - (norm == "layer")
+            assert {told["as it is", policy] for policy in ("logits", "two decimals")} == {
+                (size, False)
+            }
+            assert {value for name, value in told.items() if name[0] != "as it is"} == {
+                (size + 1, True)
+            }
 
 
 def test_without_a_norm_there_is_no_ellipsoid():

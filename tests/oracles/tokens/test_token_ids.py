@@ -197,3 +197,14 @@ def test_an_onnx_file_on_ids_answers_as_its_graph(tmp_path):
     oracle = open_onnx_ids(path)
     assert oracle.outputs == V
     np.testing.assert_array_equal(oracle.ask(pack_ids(ids)), TABLE[ids[:, -1]])
+
+
+def test_masked_ids_are_told_and_what_to_answer_for_them():
+    def answer(ids):
+        out = np.zeros((len(ids), 5))
+        out[:, 2] = out[0, 4] = -np.inf
+        return out
+
+    with pytest.raises(BadAnswer, match="-inf for 2 of 5 ids, the first of which is 2") as told:
+        TokenIds(answer, 5).ask(pack_ids([[1, 2], [3, 4]]))
+    assert "such as -1e4" in str(told.value)

@@ -8,6 +8,7 @@ import numpy as np
 
 from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput
+from keyhole.lab.jobs import AuditJob, LearnJob, PlanJob, VerifyJob
 
 # The command did its work, and the answer is no: a script can tell this from a failure.
 REFUSED = 3
@@ -31,4 +32,13 @@ def check_budget_left(budget: int | None, charged: int, directory: Path) -> None
         raise InvalidInput(
             f"the run in {directory} has already asked {charged} queries; --budget {budget} is"
             " below that. Give at least as many."
+        )
+
+
+def check_vocabulary_option(job: LearnJob | PlanJob | VerifyJob | AuditJob) -> None:
+    """Refuse a vocabulary for a target that takes no token ids."""
+    if job.vocabulary is not None and not job.tokens_in:
+        raise InvalidInput(
+            f"--vocabulary {job.vocabulary} is for a target that takes token ids: add --tokens-in,"
+            " or leave it away."
         )

@@ -278,6 +278,8 @@ class TokenPolicyRecord(Part, frozen=True, kw_only=True):
         policy: its name.
         verdict: of the rank: WITHIN_TOLERANCE, or UNVERIFIED with the reason.
         rank: of the answers, without their mean.
+        shift: whether one direction of them is a number that all ids of a prompt share, as in
+            log-probabilities; it is none of the hidden state.
         sizes: the hidden size that the rank means behind each last norm: none, rms, layer.
         softcap: the soft cap that was found on logits and undone; nothing where there is none.
         gap: of the singular values, behind the rank or the widest.
@@ -295,6 +297,7 @@ class TokenPolicyRecord(Part, frozen=True, kw_only=True):
     policy: str
     verdict: str
     rank: int | None
+    shift: bool = False
     sizes: dict[str, int]
     softcap: Number = None
     gap: Number

@@ -28,11 +28,13 @@ class TokenPolicy:
         name: what a person calls it.
         wrap: the target behind it, for a seed of its noise.
         reading: how its answers are read.
+        rounds: whether it answers what a finer policy of its kind does, rounded.
     """
 
     name: str
     wrap: Wrap
     reading: Reading
+    rounds: bool = True
 
 
 def list_token_policies(vocabulary: int) -> list[TokenPolicy]:
@@ -46,6 +48,7 @@ def list_token_policies(vocabulary: int) -> list[TokenPolicy]:
             f"logits with noise of {_NOISE:g}",
             lambda target, seed: Noisy(target, _NOISE, seed),
             logits,
+            rounds=False,
         ),
         TokenPolicy(
             "log-probabilities", lambda target, seed: LogProbabilities(target), log_probabilities

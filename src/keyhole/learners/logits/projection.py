@@ -56,6 +56,9 @@ def fit_ellipsoid(spectrum: Spectrum) -> Ellipsoid | None:
     scale = spectrum.coordinates.std(axis=0)
     points = spectrum.coordinates / scale
     kept = len(points) - _HELD_OUT
+    # Prompts that were answered alike are one: fewer than there are unknowns fit anything.
+    if kept <= count_unknowns(points.shape[1]):
+        return None
     equations = _list_products(points)
     solved = np.linalg.lstsq(equations[:kept], np.ones(kept), rcond=None)[0].astype(np.float64)
     S, b = _split_unknowns(solved, points.shape[1])

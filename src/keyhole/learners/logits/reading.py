@@ -10,16 +10,19 @@ makes it white again, and changes no rank.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from keyhole._arrays import Indices, Matrix, Sequences, Vector
 from keyhole.errors import BadAnswer, BudgetSpent
 from keyhole.learners.logits.caps import undo_cap
+from keyhole.learners.logits.spectra import choose_own_columns
 from keyhole.oracles import Oracle
 from keyhole.oracles.tokens.ids import pack_ids
 from keyhole.oracles.wrappers import Wrapper
 
+_MASKED = 1e9  # a logarithm of a probability below minus this is that of none
 _FEWEST = 32  # prompts that ids must have in common where only the likeliest are answered
 
 
@@ -60,14 +63,14 @@ class Reading:
         if self.kind == "likeliest":
             return choose_common_ids(answered, self.vocabulary)
         if self.kind == "log-probabilities":
-            return answered - answered.mean(axis=1, keepdims=True)
+            return _take_constant_away(answered)
         return undo_cap(answered, self.cap) if self.cap else answered
 
     def restore(self, rows: Matrix) -> Matrix:
         """Rows of an arranged matrix as logits, less their mean over the vocabulary if need be."""
-        if self.kind != "raised":
+        if self.kind not in ("raised", "log-probabilities"):
             return rows
-        logits = _scale_block_means(rows, self.count, 0.5)
+        logits = _scale_block_means(rows, self.count, 0.5) if self.kind == "raised" else rows
         return logits - logits.mean(axis=1, keepdims=True)
 
     def show(self, answered: Matrix) -> Matrix:
@@ -125,6 +128,19 @@ class ReadLogits(Wrapper):
     def ask(self, X: Sequences) -> Matrix:
         """Logits, or what is known of them."""
         return self.reading.show(self.reading.ask(self.inner, X))
+
+
+def _take_constant_away(answered: Matrix) -> Matrix:
+    """Log-probabilities less their mean over ids; 0 for ids that are masked, and never come.
+
+    Of ids that are answered alike one stands in the mean: they share the error of rounding.
+    """
+    masked: Any = (answered < -_MASKED).any(axis=0)
+    own = choose_own_columns(answered)[0]
+    counted = own[~masked[own]] if not masked[own].all() else own
+    shown = answered - answered[:, counted].mean(axis=1, keepdims=True)
+    shown[:, masked] = 0.0
+    return shown
 
 
 def list_blocks(vocabulary: int, count: int) -> Indices:

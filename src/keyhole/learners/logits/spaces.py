@@ -13,7 +13,7 @@ import numpy as np
 from keyhole._arrays import Matrix
 from keyhole.errors import BudgetSpent
 from keyhole.learners.logits.caps import find_cap, measure_steepness
-from keyhole.learners.logits.number_formats import measure_format_error
+from keyhole.learners.logits.number_formats import FormatError, measure_format_error
 from keyhole.learners.logits.projection import (
     LARGEST_RANK,
     Ellipsoid,
@@ -22,7 +22,7 @@ from keyhole.learners.logits.projection import (
     fit_ellipsoid,
 )
 from keyhole.learners.logits.reading import Reading
-from keyhole.learners.logits.spectra import Spectrum, find_rank
+from keyhole.learners.logits.spectra import Spectrum, doubt_ids, find_rank, withdraw_rank
 from keyhole.oracles import Counted, read_imperfection
 from keyhole.oracles.own_time import check_own_time
 from keyhole.oracles.tokens.ids import pack_ids
@@ -43,8 +43,8 @@ class Prompts:
         reading: how its answers are read.
         rng: draws the prompts.
         length: of every prompt.
-        format_error: standard deviation of what the number format of the target itself leaves of
-            answers, where that is known from elsewhere; else it is seen of what is answered.
+        format_error: what the number format of the target itself leaves of answers, where that is
+            known from elsewhere; else it is seen of what is answered.
         may_be_capped: whether a soft cap is looked for.
     """
 
@@ -52,7 +52,7 @@ class Prompts:
     reading: Reading
     rng: np.random.Generator
     length: int
-    format_error: float | None = None
+    format_error: FormatError | None = None
     may_be_capped: bool = True
     answered: Matrix = field(init=False)
 
@@ -67,16 +67,20 @@ class Prompts:
         return self.oracle.ledger.total().sequences
 
     @property
+    def own_error(self) -> FormatError:
+        """What the number format leaves of answers."""
+        if self.format_error is not None:
+            return self.format_error
+        return measure_format_error(self.answered[:, -self.reading.numbers :])
+
+    @property
     def error(self) -> float:
         """Standard deviation of the errors of answers that are known of."""
         stated = read_imperfection(self.oracle)
         # What is rounded is off by anything up to half a unit, alike.
         declared = float(np.hypot(stated.noise, stated.tolerance / np.sqrt(3.0)))
-        own = self.format_error
-        if own is None:
-            own = measure_format_error(self.answered[:, -self.reading.numbers :])
         # Rounding that is declared shows in the numbers too.
-        error = max(declared, own)
+        error = max(declared, self.own_error.deviation)
         cap = self.reading.cap
         return error * measure_steepness(self.answered, cap) if cap and error else error
 
@@ -95,15 +99,24 @@ class Prompts:
 
     def find_spectrum(self) -> Spectrum:
         """What all answers so far show, as logits."""
-        spectrum = find_rank(self.reading.arrange(self.answered), error=self.error)
+        arranged = self.reading.arrange(_drop_repeats(self.answered))
+        spectrum = find_rank(
+            arranged, error=self.error, spread=self.own_error.spread, asked=len(self.answered)
+        )
         if spectrum.rank is None:
             return spectrum
+        if self.reading.kind in ("raised", "log-probabilities"):
+            spectrum = self._restore(spectrum)
+        few = doubt_ids(spectrum)
+        if few:
+            return withdraw_rank(spectrum, few)
         if self.reading.cap:
             known = f"behind a soft cap of {self.reading.cap:.6g}, which answers tell"
             return replace(spectrum, reason=f"{spectrum.reason} They stand {known}.")
-        if self.reading.kind != "raised":
-            return spectrum
-        # The errors were white; the space is told in logits, where two models can be compared.
+        return spectrum
+
+    def _restore(self, spectrum: Spectrum) -> Spectrum:
+        """The space in logits, where two models can be compared; its errors were white before."""
         turned, change = np.linalg.qr(self.reading.restore(spectrum.basis).T)
         return replace(
             spectrum,
@@ -111,6 +124,12 @@ class Prompts:
             coordinates=spectrum.coordinates @ change.T,
             mean=self.reading.restore(spectrum.mean[None])[0],
         )
+
+
+def _drop_repeats(answered: Matrix) -> Matrix:
+    """Every answer once: a model that looks at few ids repeats itself, errors of rounding too."""
+    first = {row.tobytes(): place for place, row in reversed(list(enumerate(answered)))}
+    return answered if len(first) == len(answered) else answered[sorted(first.values())]
 
 
 def find_space(prompts: Prompts, most: int) -> Spectrum:
@@ -155,17 +174,6 @@ def leave_open(prompts: Prompts, reason: str) -> Spectrum:
     if not len(answered):
         answered = np.zeros((1, answered.shape[1]))
     return withdraw_rank(find_rank(prompts.reading.arrange(answered)), reason)
-
-
-def withdraw_rank(spectrum: Spectrum, reason: str) -> Spectrum:
-    """The spectrum without its rank, and why."""
-    return replace(
-        spectrum,
-        rank=None,
-        reason=reason,
-        basis=spectrum.basis[:0],
-        coordinates=spectrum.coordinates[:, :0],
-    )
 
 
 def confirm_space(prompts: Prompts, spectrum: Spectrum) -> Spectrum:

@@ -13,12 +13,12 @@ exactly as an RMSNorm of size h - 1, so that the size is told for each, and not 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Vector
+from keyhole._arrays import EPS, Indices, Matrix, Vector
 from keyhole.learners.logits.number_formats import ARITHMETIC
 
 # Errors of singular values add to the values of the smallest directions: three times the next.
@@ -26,6 +26,10 @@ SUPPORTED = 3.0
 _GAPS = 6  # the widest gaps are looked at: outlying directions make gaps of their own
 _WHITE = 1.1  # the largest value of white noise is at most this times the edge, all sizes tried
 _TAIL = 8  # values that must stand behind the gap, or nothing can be said of their shape
+_ALIKE = 10.0  # ids that differ by less than so many times what is known of them are alike
+_ERRORS = 4.0  # a direction this many times as near to a space as the space is known is in it
+_EQUAL = 1e-9  # and so are those that differ by less of the largest move
+_ALONE = 1e-6  # of a direction, what other prompts have of it where it belongs to one
 # A tail above this times the errors that are known of holds more than errors.
 _KNOWN = 1.2
 
@@ -62,38 +66,136 @@ class Spectrum:
         return 1.0 / self.gap if self.rank is not None else 1.0
 
 
-def find_rank(answers: Matrix, *, error: float = 0.0) -> Spectrum:
+def find_rank(
+    answers: Matrix, *, error: float = 0.0, spread: float = 1.0, asked: int = 0
+) -> Spectrum:
     """The rank of answers (prompts x vocabulary), where their singular values support one.
 
     Args:
         answers: one row per prompt.
         error: standard deviation of the errors of an answer that are known of: what was declared,
             and what the number format of answers leaves; 0 for none but those of arithmetic.
+        spread: how much further the singular values of such errors reach than those of equal ones.
+        asked: how many prompts it took, where some were answered alike and stand here once.
     """
-    prompts, vocabulary = answers.shape
-    mean = answers.mean(axis=0)
-    centred = answers - mean
-    triangle = _reduce_to_triangle(centred)
+    centred, mean = _take_mean_away(answers)
+    own, copies = choose_own_columns(centred)
+    seen = centred[:, own]
+    shape = prompts, vocabulary = seen.shape
+    triangle = _reduce_to_triangle(seen)
     values = np.linalg.svd(triangle, compute_uv=False).astype(np.float64)
     # Without its mean a batch has a direction less.
     values = values[: max(1, min(prompts - 1, vocabulary - 1))]
-    errors = error, ARITHMETIC * float(np.abs(answers).max())
+    errors = error, spread, ARITHMETIC * float(np.abs(answers[:, own]).max())
     widest = _list_widest_gaps(values)
-    refusals = [_doubt_gap(values, rank, gap, answers.shape, errors) for rank, gap in widest]
+    more = _advise_prompts(max(asked, prompts), vocabulary)
+    refusals = [_doubt_gap(values, rank, gap, shape, errors, more) for rank, gap in widest]
     chosen = refusals.index("") if "" in refusals else 0
     rank, gap = widest[chosen]
-    deviation = _measure_tail(values, rank, answers.shape)
+    deviation = _measure_tail(values, rank, shape)
+    known = (values, rank, gap, prompts, deviation)
     if refusals[chosen]:
-        nothing = np.empty((0, vocabulary)), np.empty((prompts, 0))
-        return Spectrum(values, None, gap, prompts, deviation, refusals[chosen], *nothing, mean)
+        nothing = np.empty((0, answers.shape[1])), np.empty((prompts, 0))
+        return Spectrum(values, None, *known[2:], refusals[chosen], *nothing, mean)
     reason = (
         f"{rank} singular values stand {gap:.1e} times above the other {len(values) - rank}, which"
         " are no larger than errors make them; a direction that moves answers by less than"
-        f" {values[rank] / np.sqrt(prompts * vocabulary):.0e} would not be seen."
+        f" {values[rank] / np.sqrt(prompts * vocabulary):.0e} would not be seen, nor one that"
+        f" fewer than {3.0 / max(asked, prompts):.1%} of prompts use."
     )
-    basis = _span_rows(centred, triangle, rank)
-    seen = (values, rank, gap, prompts, deviation, reason)
-    return Spectrum(*seen, basis, centred @ basis.T, mean)
+    basis = _repeat_columns(_span_rows(seen, triangle, rank), copies)
+    spectrum = Spectrum(*known, reason, basis, centred @ basis.T, mean)
+    alone = _doubt_prompts(spectrum)
+    return withdraw_rank(spectrum, alone) if alone else spectrum
+
+
+def withdraw_rank(spectrum: Spectrum, reason: str) -> Spectrum:
+    """The spectrum without its rank, and why."""
+    return replace(
+        spectrum,
+        rank=None,
+        reason=reason,
+        basis=spectrum.basis[:0],
+        coordinates=spectrum.coordinates[:, :0],
+    )
+
+
+def _take_mean_away(answers: Matrix) -> tuple[Matrix, Vector]:
+    """Answers less their mean over prompts, and that; what is always the same becomes 0 exactly."""
+    moved = answers - answers[0]
+    shift = moved.mean(axis=0)
+    return moved - shift, answers[0] + shift
+
+
+# Ids that are answered alike, as those that are masked or stand for padding, are off by the same
+# where answers are rounded, and so many equal errors look like a direction: each is looked at once.
+def choose_own_columns(centred: Matrix) -> tuple[Indices, Indices]:
+    """The columns that are unlike all before them and not 0; and for all which one it is, or -1."""
+    first: dict[bytes, int] = {bytes(centred[:, 0].nbytes): -1}
+    places: list[int] = []
+    copies = np.empty(centred.shape[1], dtype=np.intp)
+    for place, column in enumerate(np.ascontiguousarray(centred.T)):
+        copies[place] = first.setdefault(column.tobytes(), len(places))
+        if copies[place] == len(places):
+            places.append(place)
+    # Where all is 0 there is one column all the same.
+    return np.asarray(places or [0], dtype=np.intp), copies
+
+
+def _repeat_columns(basis: Matrix, copies: Indices) -> Matrix:
+    """The space of all ids from that of those that were looked at, orthonormal again."""
+    if len(copies) == basis.shape[1]:
+        return basis
+    padded = np.concatenate([basis, np.zeros((len(basis), 1))], axis=1)
+    return np.linalg.qr(padded[:, copies].T)[0].T
+
+
+# Rows of a projection that are alike or nothing (padding) are fewer than there are ids: of fewer
+# than the hidden size the rank is theirs.
+def doubt_ids(spectrum: Spectrum) -> str:
+    """Why the rank may be the number of ids that differ; nothing where more of them do."""
+    rank, vocabulary = spectrum.basis.shape
+    needed = rank + _TAIL
+    if not rank or _count_different_ids(spectrum, needed) >= needed:
+        return ""
+    return (
+        f"the answers have rank {rank}, but of {vocabulary} ids fewer than {needed} are answered"
+        " unlike all others and not always alike: it may be their number that is seen."
+    )
+
+
+# Where few prompts go another way (another expert, another head), each adds one direction, and what
+# they would span together is not seen. Such a direction belongs to one prompt: its leverage is 1.
+def _doubt_prompts(spectrum: Spectrum) -> str:
+    """Why more directions are to be expected; nothing where each is seen in several prompts."""
+    aligned = np.linalg.qr(spectrum.coordinates)[0]
+    # The mean is a direction of its own, of which all have an equal part.
+    shares = 1.0 - 1.0 / spectrum.prompts - (aligned**2).sum(axis=1)
+    alone = int((shares <= max(_ALONE, (2.0 / spectrum.gap) ** 2)).sum())
+    if not alone:
+        return ""
+    return (
+        f"{spectrum.rank} directions stand out, but {alone} of {spectrum.prompts} prompts have one"
+        " to themselves: more prompts may show more directions."
+    )
+
+
+def _count_different_ids(spectrum: Spectrum, most: int) -> int:
+    """How many ids move in ways of their own, counted up to `most`; farthest ones first."""
+    rank = len(spectrum.basis)
+    # By how much an id moves in each direction, and to how much that is known.
+    moves = spectrum.basis.T * (spectrum.values[:rank] / np.sqrt(spectrum.prompts))
+    known = _ALIKE * spectrum.deviation * np.sqrt(2.0 * rank / spectrum.prompts)
+    known += _EQUAL * float(np.abs(moves).max())
+    # What does not move at all counts for nothing.
+    distance = np.sqrt((moves**2).sum(axis=1))
+    for count in range(most):
+        farthest = int(distance.argmax())
+        if distance[farthest] <= known:
+            return count
+        away = np.sqrt(((moves - moves[farthest]) ** 2).sum(axis=1))
+        distance = np.minimum(distance, away)
+    return most
 
 
 # Vocabularies are much longer than batches: A = (Q R)^T has the singular values of R, and rows of A
@@ -133,10 +235,18 @@ def _measure_tail(values: Vector, rank: int, shape: tuple[int, int]) -> float:
 
 
 def _doubt_gap(
-    values: Vector, rank: int, gap: float, shape: tuple[int, int], errors: tuple[float, float]
+    values: Vector,
+    rank: int,
+    gap: float,
+    shape: tuple[int, int],
+    errors: tuple[float, float, float],
+    advice: str,
 ) -> str:
-    """Why a gap supports no rank; nothing where it does. Errors: known ones, and of arithmetic."""
-    known, arithmetic = errors
+    """Why a gap supports no rank; nothing where it does.
+
+    Errors: known ones and how unequal they are, and those of arithmetic.
+    """
+    known, spread, arithmetic = errors
     prompts, vocabulary = shape
     if rank == 0:
         return "the answers are the same for all prompts."
@@ -144,19 +254,19 @@ def _doubt_gap(
     if gap < SUPPORTED:
         return (
             f"no gap is seen: singular values fall by no more than {gap:.2g} from one to the next,"
-            f" and {SUPPORTED:g} is needed. {_advise_prompts(prompts, vocabulary)}"
+            f" and {SUPPORTED:g} is needed. {advice}"
         )
     if len(tail) < _TAIL:
         return (
             f"only {len(tail)} singular values stand behind the gap, and {_TAIL} are needed."
-            f" {_advise_prompts(prompts, vocabulary)}"
+            f" {advice}"
         )
     deviation = _measure_tail(values, rank, shape)
     room = np.sqrt(prompts - 1 - rank) + np.sqrt(vocabulary - rank)
     # What arithmetic leaves has a shape of its own, and is told by its size.
     if known < arithmetic and tail[0] <= arithmetic * room:
         return ""
-    if tail[0] > _WHITE * deviation * room:
+    if tail[0] > _WHITE * spread * deviation * room:
         return (
             f"what stands behind the widest gap ({gap:.2g}) is not white noise: its largest value"
             f" is {tail[0] / (deviation * room):.2g} times what noise of its size has."
@@ -178,8 +288,23 @@ def _doubt_gap(
 
 def _advise_prompts(prompts: int, vocabulary: int) -> str:
     if prompts > vocabulary + _TAIL:
-        return f"The answers may have the rank of the vocabulary, {vocabulary}, or errors hide it."
+        return (
+            f"The answers may have the rank of the vocabulary, {vocabulary} ids that are not"
+            " answered like others, or errors hide it."
+        )
     return f"{prompts} prompts were asked; more may show one."
+
+
+# A vector of ones is no sum of columns of a projection but by chance; in log-probabilities it is,
+# since the logarithm of a sum is taken from all ids of a prompt.
+def holds_common_shift(spectrum: Spectrum) -> bool:
+    """Whether one direction of the answers is a number that all ids of a prompt share."""
+    rank, vocabulary = spectrum.basis.shape
+    shift = np.full(vocabulary, 1.0 / np.sqrt(vocabulary))
+    outside = float(np.linalg.norm(shift - (spectrum.basis @ shift) @ spectrum.basis))
+    allowed = _ERRORS * spectrum.error + _EQUAL
+    # By chance, a direction is so far from a space that is as large as this one.
+    return bool(rank and outside <= allowed and 3.0 * allowed < np.sqrt(1.0 - rank / vocabulary))
 
 
 def name_sizes(rank: int) -> dict[str, int]:

@@ -98,6 +98,7 @@ class TokenIds:
             ) from error
         answers = self._take_last_position(raw, ids)
         self._asked = True
+        _refuse_masks(answers)
         return check_answers(answers, batch=len(X), outputs=self._size)
 
     def _take_last_position(self, raw: Any, ids: Ids) -> Any:
@@ -122,6 +123,22 @@ class TokenIds:
                 f" {self._size} right?"
             )
         return answers
+
+
+def _refuse_masks(answers: Any) -> None:
+    """Refuse minus infinity, by which models mask ids.
+
+    Raises:
+        BadAnswer: an id has it.
+    """
+    masked: Any = answers == -np.inf
+    if masked.any():
+        ids = np.flatnonzero(masked.any(axis=0))
+        raise BadAnswer(
+            f"the target answered -inf for {len(ids)} of {answers.shape[1]} ids, the first of which"
+            f" is {ids[0]}; answers must be finite. Leave ids that are masked out of the"
+            " vocabulary, or answer one finite number for them, such as -1e4."
+        )
 
 
 def _is_torch_module(found: Any) -> bool:

@@ -20,12 +20,14 @@ from keyhole.lab.pages.parts.question_bounds import (
 )
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.reading import read_run
+from keyhole.learners.logits.spectra import withdraw_rank
 from keyhole.oracles.own_time import Stopwatch
 from support.language_models import LanguageModel
 from support.pages import Walk
 
 V, H = 60, 6
 TARGETS = """
+from keyhole.learners.logits.spectra import withdraw_rank
 from keyhole.oracles.own_time import Stopwatch
 from support.language_models import LanguageModel
 import numpy as np
@@ -60,6 +62,23 @@ def breaking(ids):
     return model(ids)
 
 
+def logarithms(ids):
+    answers = model(ids)
+    return answers - np.log(np.exp(answers).sum(axis=1, keepdims=True))
+
+
+def shaken(ids):
+    return model(ids) + 1e-3 * np.random.default_rng(len(asked)).normal(size=(len(ids), 60))
+
+
+def weak(ids):
+    return model(ids) @ shrunk
+
+
+basis = np.linalg.qr(model.projection)[0]
+# Two directions of the six are a thousandth of the others.
+shrunk = np.eye(60) - 0.999 * basis[:, :2] @ basis[:, :2].T
+half = lambda ids: model(ids).astype(np.float16)
 loud = lambda ids: 1e4 * model(ids)
 capped = lambda ids: 30 * np.tanh(model(ids) / 3)
 
@@ -295,6 +314,69 @@ def test_a_soft_cap_is_found_and_undone(place):
     assert first.softcap == pytest.approx(30.0, rel=1e-9)
     assert "once a soft cap of 30 is undone" in record.data.sentence
     assert first.rotation.verdict == "WITHIN_TOLERANCE"
+
+
+def test_log_probabilities_of_a_target_are_no_larger_a_size(place):
+    """What a normaliser adds to all ids of a prompt is no direction of the hidden state."""
+    record = audit("logarithms")
+    by_name = {policy.policy: policy for policy in record.data.tokens.policies}
+    first = by_name["full logits"]
+    assert (first.rank, first.shift) == (H + 1, True)
+    assert {policy.sizes["rms"] for policy in by_name.values() if policy.rank} == {H}
+    assert by_name["log-probabilities"].rank == H
+    assert not by_name["log-probabilities"].shift
+    assert "which all ids share, as in log-probabilities" in record.data.sentence
+    assert f"a hidden size of {H} behind no norm" in record.data.sentence
+
+
+def test_a_size_behind_coarse_answers_is_that_of_full_ones_or_none(place):
+    for name, full in (("weak", H), ("shaken", None)):
+        found = audit(name, out=name).data.tokens.policies
+        assert found[0].rank == full
+        assert {policy.rank for policy in found} <= {full, None}
+        coarse = next(policy for policy in found if policy.policy == "logits to 1 decimal")
+        assert coarse.rank is None
+        assert "directions stand out, where full logits" in coarse.reason
+    # Once it is said how large the errors are, they hide nothing.
+    assert audit("shaken", out="told", noise=1e-3).data.tokens.policies[0].rank == H
+
+
+def test_answers_keep_nothing_back_that_they_show_when_they_are_rounded(place, monkeypatch):
+    look = token_audit._look_for_space
+
+    def overlook(prompts, most):
+        spectrum, cut = look(prompts, most)
+        if getattr(prompts.oracle.inner, "decimals", None) != 4:
+            return spectrum, cut
+        return withdraw_rank(spectrum, "It was overlooked."), cut
+
+    monkeypatch.setattr(token_audit, "_look_for_space", overlook)
+    found = audit("answer").data.tokens
+    policy = next(one for one in found.policies if one.policy == "logits to 4 decimals")
+    assert (policy.rank, policy.verdict) == (None, "UNVERIFIED")
+    assert policy.reason == (
+        "It was overlooked. Rounded, they show what logits to 2 decimals do: rank 6."
+    )
+    assert found.stopped_by["hidden size"] == "the 5 likeliest, no bias"
+
+
+def test_answers_in_half_precision_show_their_size_behind_every_policy(place):
+    found = audit("half").data.tokens
+    assert {policy.rank for policy in found.policies[:-1]} == {H}
+    assert found.stopped_by["hidden size"] == "the 5 likeliest, no bias"
+
+
+@pytest.mark.parametrize("kind", [AuditJob, LearnJob, PlanJob, VerifyJob])
+def test_a_vocabulary_without_token_ids_is_told_what_is_missing(kind, place):
+    named = () if kind is not VerifyJob else ("no.safetensors",)
+    with pytest.raises(InvalidInput, match=r"--vocabulary 60 is for .* add --tokens-in"):
+        run_job(kind("language_targets:answer", *named, vocabulary=V))
+
+
+def test_what_is_not_learned_of_ids_is_no_head(place):
+    record = run_job(LearnJob("language_targets:model", tokens_in=True, vocabulary=V, out="none"))
+    assert (record.code, record.data.verdict) == (3, "UNVERIFIED")
+    assert record.data.model_class == "tokens"
 
 
 def test_misuse_is_told(place):

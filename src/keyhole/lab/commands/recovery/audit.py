@@ -24,7 +24,7 @@ from keyhole.lab.commands.recovery.audit_outcome import (
     recommend_policy,
 )
 from keyhole.lab.commands.recovery.learn import record_target_failure
-from keyhole.lab.commands.shared import REFUSED, seed_generator
+from keyhole.lab.commands.shared import REFUSED, check_vocabulary_option, seed_generator
 from keyhole.lab.jobs import AuditJob
 from keyhole.lab.pages import audit_page
 from keyhole.lab.runs.command_lines import format_job_command
@@ -50,6 +50,7 @@ _EACH = 4
 
 def run_audit(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
     """Try every policy, write the page, return the record; nothing is asked twice."""
+    check_vocabulary_option(job)
     if job.tokens_in:
         # Imported late: most audits ask no language model.
         from keyhole.lab.commands.recovery.token_audit import audit_tokens

@@ -13,7 +13,12 @@ from keyhole import __version__
 from keyhole.claims import Verdict
 from keyhole.errors import BadAnswer, InvalidInput, OracleError
 from keyhole.lab.commands.recovery.finishing import finish_recovery_run
-from keyhole.lab.commands.shared import check_budget_left, choose_exit_code, seed_generator
+from keyhole.lab.commands.shared import (
+    check_budget_left,
+    check_vocabulary_option,
+    choose_exit_code,
+    seed_generator,
+)
 from keyhole.lab.jobs import LearnJob
 from keyhole.lab.jobs.job_parts import DECLARATIONS, HINTS, WIRING, Hinting, Wired
 from keyhole.lab.runs.directories import open_run_directory
@@ -54,6 +59,8 @@ from keyhole.oracles import (
 R = TypeVar("R", bound=RecoveryRecord)
 
 
+_IDS = "tokens"  # the only class that ids are learned as, found or not
+
 # Options besides hints and declarations that say what is asked, and how it answers.
 _OTHERS = ("simulate", "outputs", "layer", "tokens_in", "vocabulary")
 
@@ -62,6 +69,7 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
     """Recover what is behind the target, write the run directory, return the record."""
     start = time.perf_counter()
     rng = seed_generator(job.seed)
+    check_vocabulary_option(job)
     opened = _open_target(job)
     target = simulate_policies(opened, job.simulate, job.seed)
     # Counted innermost: these are the questions the target itself was asked.
@@ -108,6 +116,8 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
                     model=write_model(recovery, directory),
                     wiring=describe_wiring(recovery, hints.wiring),
                 )
+                if job.tokens_in:
+                    data = structs.replace(data, model_class=_IDS)
             spent = timed.ledger.total()
             data = structs.replace(data, width=timed.width, outputs=watched.outputs)
         data = structs.replace(

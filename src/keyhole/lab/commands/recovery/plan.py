@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 from keyhole.errors import InvalidInput
 from keyhole.lab.commands.recovery.learn import read_hints
+from keyhole.lab.commands.shared import check_vocabulary_option
 from keyhole.lab.jobs import PlanJob
 from keyhole.lab.jobs.job_parts import Reaching
 from keyhole.lab.runs.records import Record
@@ -29,6 +30,7 @@ _REQUEST = 1 << 20  # bytes of a request that is not split
 
 def run_plan(job: PlanJob) -> Record[PlanRecord]:
     """What a recovery would cost, before a single query."""
+    check_vocabulary_option(job)
     if job.tokens_in:
         return _plan_token_layer(job)
     width = job.width

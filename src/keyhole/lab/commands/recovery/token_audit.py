@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -49,9 +49,13 @@ from keyhole.learners.logits.spaces import (
     find_space,
     leave_open,
     refuse_projection,
+)
+from keyhole.learners.logits.spectra import (
+    Spectrum,
+    holds_common_shift,
+    name_sizes,
     withdraw_rank,
 )
-from keyhole.learners.logits.spectra import Spectrum, name_sizes
 from keyhole.oracles.own_time import Stopwatch, bound_own_work
 
 _SHOWN = 48  # singular values behind the rank that a record keeps
@@ -108,6 +112,7 @@ def _count_asked(snapshots: tuple[Snapshot, Snapshot | None]) -> int:
 class _Tried:
     """A policy with what it gave away; `cut` where the budget or the clock ended the attempt."""
 
+    policy: TokenPolicy
     record: TokenPolicyRecord
     spectrum: Spectrum
     ellipsoid: Ellipsoid | None
@@ -129,7 +134,7 @@ def _try_policy(
     prompts.may_be_capped = first is None or first.softcap is not None
     with bound_own_work(watch):
         spectrum, cut = _look_for_space(prompts, job.prompts)
-        spectrum = _hold_against_full(spectrum, first)
+        spectrum = _hold_against_full(spectrum, policy, first)
         questions, asked = prompts.asked, len(prompts.answered)
         wider, ellipsoid, rotation = _try_rotation(prompts, spectrum)
         function = try_function(policy, target, job.seed, first and first.function)
@@ -142,11 +147,13 @@ def _try_policy(
             second, _ = _look_for_space(again, job.prompts)
             signature = _record_signature(spectrum, second)
     rank = spectrum.rank
+    shift = _find_shift(policy, spectrum, first)
     record = TokenPolicyRecord(
         policy=policy.name,
         verdict=_UNKNOWN if rank is None else _FOUND,
         rank=rank,
-        sizes={} if rank is None else name_sizes(rank),
+        shift=shift,
+        sizes={} if rank is None else name_sizes(rank - shift),
         softcap=prompts.reading.cap or None,
         gap=spectrum.gap,
         reason=spectrum.reason if cut else _explain_rank(policy, spectrum),
@@ -160,20 +167,33 @@ def _try_policy(
         signature=signature,
     )
     sys.stderr.write(f"{policy.name}: {describe_rank(record)}\n")
-    return _Tried(record, wider, ellipsoid, cut)
+    return _Tried(policy, record, wider, ellipsoid, cut)
 
 
-def _hold_against_full(spectrum: Spectrum, first: TokenPolicyRecord | None) -> Spectrum:
-    """No rank where full logits have more: errors hide directions weaker than themselves."""
-    full = None if first is None else first.rank
-    # Log-probabilities hide one direction of the vocabulary, which may be one of the answers'.
-    if full is None or spectrum.rank is None or spectrum.rank >= full - 1:
+def _hold_against_full(
+    spectrum: Spectrum, policy: TokenPolicy, first: TokenPolicyRecord | None
+) -> Spectrum:
+    """No rank where that of full logits is another: errors hide directions, and make some."""
+    if first is None or spectrum.rank is None:
         return spectrum
+    wanted = first.rank
+    if wanted is not None and policy.reading.kind != "logits":
+        wanted -= first.shift
+    if spectrum.rank == wanted:
+        return spectrum
+    full = "show no size" if wanted is None else f"have {wanted}"
     reason = (
-        f"{spectrum.rank} directions stand out, where full logits have {full}: the errors of these"
-        " answers hide the others."
+        f"{spectrum.rank} directions stand out, where full logits {full}: the errors of these"
+        " answers hide some, or make some."
     )
     return withdraw_rank(spectrum, reason)
+
+
+def _find_shift(policy: TokenPolicy, spectrum: Spectrum, first: TokenPolicyRecord | None) -> bool:
+    """Whether ids share a number that every prompt adds to all of them, as full answers show it."""
+    if spectrum.rank is None or policy.reading.kind != "logits":
+        return False
+    return holds_common_shift(spectrum) if first is None else first.shift
 
 
 def _look_for_space(prompts: Prompts, most: int) -> tuple[Spectrum, bool]:
@@ -255,14 +275,37 @@ def _list_given_away(record: TokenPolicyRecord) -> set[str]:
     return given
 
 
-def _find_stopping_policies(policies: list[TokenPolicyRecord]) -> dict[str, str | None]:
+def _list_coarser(tried: list[_Tried], place: int) -> list[TokenPolicyRecord]:
+    """What the answers of a policy show when whoever has them rounds them further."""
+    kind = tried[place].policy.reading.kind
+    later = tried[place + 1 :]
+    return [one.record for one in later if one.policy.rounds and one.policy.reading.kind == kind]
+
+
+def _tell_of_coarser(tried: list[_Tried]) -> list[_Tried]:
+    """A policy that shows no size names the coarser one that does: its answers can be rounded."""
+    told: list[_Tried] = []
+    for place, one in enumerate(tried):
+        showing = [other for other in _list_coarser(tried, place) if other.rank is not None]
+        if one.record.rank is None and showing:
+            more = f" Rounded, they show what {showing[0].policy} do: rank {showing[0].rank}."
+            record = structs.replace(one.record, reason=f"{one.record.reason}{more}")
+            one = replace(one, record=record)
+        told.append(one)
+    return told
+
+
+def _find_stopping_policies(tried: list[_Tried]) -> dict[str, str | None]:
     """The first policy behind which each thing is kept back that full logits give away."""
-    given = [_list_given_away(record) for record in policies]
+    given = [
+        set[str]().union(*map(_list_given_away, (one.record, *_list_coarser(tried, place))))
+        for place, one in enumerate(tried)
+    ]
     return {
         what: next(
             (
-                record.policy
-                for record, leaks in zip(policies, given, strict=True)
+                one.record.policy
+                for one, leaks in zip(tried, given, strict=True)
                 if what not in leaks
             ),
             None,
@@ -279,6 +322,7 @@ def _record_audit(
     directory: Path,
 ) -> AuditRecord:
     target = snapshots[0]
+    tried = _tell_of_coarser(tried)
     policies = [one.record for one in tried]
     found = TokenAudit(
         vocabulary=target.vocabulary,
@@ -286,7 +330,7 @@ def _record_audit(
         most_prompts=job.prompts,
         against=job.against,
         policies=policies,
-        stopped_by=_find_stopping_policies(policies),
+        stopped_by=_find_stopping_policies(tried),
         projection=_write_projection(tried[0], directory),
     )
     return AuditRecord(
@@ -317,8 +361,11 @@ def _summarise_audit(found: TokenAudit) -> str:
     ending = "no policy that was tried keeps it back"
     if stopping is not None:
         ending = f"the first policy that keeps it back is: {stopping}"
+    shift = ""
+    if first.shift:
+        shift = ", one direction of which all ids share, as in log-probabilities"
     return (
-        f"Full logits{_name_cap(first)} have rank {first.rank}: a hidden size of"
+        f"Full logits{_name_cap(first)} have rank {first.rank}{shift}: a hidden size of"
         f" {first.sizes['rms']} behind no norm or an RMSNorm, of {first.sizes['layer']} behind a"
         f" LayerNorm; {ending}.{whole}"
     )

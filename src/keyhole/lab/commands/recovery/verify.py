@@ -11,7 +11,12 @@ from keyhole.drawing.html import format_number
 from keyhole.errors import InvalidInput, OracleError
 from keyhole.lab.commands.recovery.learn import record_target_failure
 from keyhole.lab.commands.recovery.witness import read_witness, replay_run_witness
-from keyhole.lab.commands.shared import REFUSED, choose_exit_code, seed_generator
+from keyhole.lab.commands.shared import (
+    REFUSED,
+    check_vocabulary_option,
+    choose_exit_code,
+    seed_generator,
+)
 from keyhole.lab.jobs import VerifyJob
 from keyhole.lab.runs.record_parts import FreshError, Seconds
 from keyhole.lab.runs.recording import (
@@ -48,6 +53,7 @@ from keyhole.oracles import Budgeted, Counted, Oracle, count_asked_again, read_i
 
 def run_verify(job: VerifyJob) -> Record[VerifyRecord | StoppedVerify]:
     """Ask a target fresh queries against a saved model, or the witness of a run again."""
+    check_vocabulary_option(job)
     start = time.perf_counter()
     checked = _read_checked(job)
     width = _read_width(checked)
