@@ -60,6 +60,7 @@ def test_heads_are_recovered_on_the_vocabulary_and_only_its_rows_are_asked(kind,
         found = RestrictedHeads(E).run(Local(OnlyRows(truth, E)), rng=rng)
         verdicts.append(found.verdict)
         if found.verdict is Verdict.EXACT:
+            assert "rows of the vocabulary" in found.sentence
             assert measure_error(found.unwrap(), truth, E, rng) <= 1e-8
             assert len(found.unwrap().W) == heads
     assert set(verdicts) <= {Verdict.EXACT, Verdict.UNVERIFIED}
@@ -73,6 +74,16 @@ def test_more_heads_than_outputs_end_unverified_and_say_so():
     found = RestrictedHeads(E).run(Local(truth), rng=rng)
     assert (found.verdict, found.status) == (Verdict.UNVERIFIED, Status.UNSEPARATED)
     assert "outputs" in found.sentence
+
+
+@pytest.mark.parametrize("size", [30.0, 1e6])
+def test_scores_that_no_copies_outweigh_end_unverified_and_say_so(size):
+    for seed in few(3):
+        rng = np.random.default_rng([8, seed])
+        E = size * draw_vocabulary("gaussian", 8, rng)
+        found = RestrictedHeads(E).run(Local(draw_heads(4, 8, rng)), rng=rng)
+        assert (found.verdict, found.status) == (Verdict.UNVERIFIED, Status.UNSEPARATED)
+        assert "outweighs 48 copies" in found.sentence
 
 
 def test_learn_goes_on_to_several_heads_where_one_is_not_enough():

@@ -1,5 +1,7 @@
 """keyhole/joint-heads: sums of heads whose answers are vectors, all heads from the same answers."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,9 @@ from keyhole import (
 from keyhole.learners.joint_heads.crossed_scores import FIRST, Crossings, find_crossed_scores
 from keyhole.learners.joint_heads.dual_tokens import DualTokens
 from keyhole.learners.joint_heads.hard_pairs import Unseparated, read_lone_tokens
+from keyhole.learners.joint_heads.moved_answers import MovedAnswers
+from keyhole.learners.joint_heads.moved_plateaus import find_relations
+from keyhole.learners.joint_heads.road import separate_heads
 from keyhole.learners.joint_heads.score_lengths import Lengths
 from keyhole.learners.joint_heads.soft_pairs import SoftPairs
 from keyhole.learners.joint_heads.turned_pairs import choose_turns, solve_turned_scores
@@ -173,6 +178,29 @@ def test_one_head_needs_no_moves():
     hidden, recovery = learn_sum(lambda rng: draw_sum((1, 8, 4), rng), 0)
     assert compare(hidden, recovery.unwrap()).largest <= 1e-11
     assert recovery.ledger["readouts"].sequences == 0
+
+
+@pytest.mark.parametrize("weak", [1.0, 0.03])
+def test_answers_that_heads_switched_in_tell_plateaus_all_the_same(weak, rng):
+    """A short step of a weak head is not to be found in a change where that head stayed."""
+    switched = 0
+    for _ in range(12):
+        hidden = draw_sum((6, 24, 24), rng, rank=4)
+        hidden = MultiHead(hidden.W, hidden.V * np.array([weak, 1, 1, 1, 1, 1])[:, None, None])
+        oracle = Counted(Local(hidden))
+        with suppress(Unseparated):
+            seen = separate_heads(oracle, read_lone_tokens(oracle), rng)
+            relations = find_relations(seen.switches, residual=False)
+            Z = np.linalg.qr(rng.normal(size=(24, 5)))[0].T
+            moved = MovedAnswers(seen.pairs, seen.switches, relations.asked, Z, relations)
+            moved.ask()
+            switched += int(moved.flips.any())
+            x, y = seen.switches.circle.x, seen.switches.last_tokens
+            on = np.einsum("d,hde,ie->ih", x, hidden.W, y) > 0
+            slopes = np.einsum("ih,kd,hdo->iko", on.astype(float), Z, hidden.V)
+            np.testing.assert_allclose(moved.complete(relations), slopes, atol=1e-10)
+    # Beside a short step moves are shorter, and switch fewer.
+    assert switched >= 3 or weak < 1.0
 
 
 def share_readout(W, V):

@@ -43,7 +43,7 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.examination import EXACT, Examination, examine_model
 from keyhole.learners.verifying.questions import QUERIES, read_limits
-from keyhole.learners.vocabulary.hull import Vocabulary
+from keyhole.learners.vocabulary.hull import OF_ROWS, Vocabulary
 from keyhole.learners.vocabulary.token_values import EXTRA_TOKENS, Asker, ValueReader
 from keyhole.models import MultiHead
 from keyhole.oracles import Counted, Oracle
@@ -209,7 +209,9 @@ class _Session:
     def _settle(self) -> Ending:
         if self.seen is None:
             return SPENT
-        return settle(self.oracle, self.seen, lines=SUM_OF_HEADS, refuse=self._refuse)
+        return settle(
+            self.oracle, self.seen, lines=SUM_OF_HEADS, refuse=self._refuse, words=OF_ROWS
+        )
 
     def _refuse(self) -> Ending:
         """No attempt agreed."""
@@ -249,5 +251,6 @@ class _Session:
 _SHORT = f"Copies of two tokens take sequences of up to {LONGEST_COPIES} tokens."
 _UNEXPLAINED = (
     f"Copies of two tokens are explained by no {MOST_HEADS} heads, nor by as many as there are"
-    " outputs where these are fewer: more are not told apart where only given tokens may be asked."
+    " outputs where these are fewer: more are not told apart where only given tokens may be asked,"
+    " nor are scores so far apart that one token outweighs 48 copies of another."
 )

@@ -26,7 +26,7 @@ _LARGEST = 5.0  # a score difference beyond which tokens are asked again, shorte
 _ROUNDS = 12  # of asking again
 _MISFIT = 1e-6  # of an answer: what no shares explain
 _BATCH = 1 << 21  # numbers per call
-_CONDITION = 300.0  # of the solve for coordinates along a range
+_CONDITION = 2.5e3  # of the solves for shares and for coordinates along a range, together
 _CHOICES = 60  # random tokens to choose from
 
 
@@ -69,24 +69,28 @@ class JointScores:
 
         None where they would be asked in no fewer groups than the whole basis.
         """
-        size = len(self.tokens.groups[0].X)
+        groups = self.tokens.groups
+        size = len(groups[0].X)
         rank = max(Q.shape[1] for Q in ranges)
-        for count in range(max(1, -(-rank // size)), len(self.tokens.groups)):
-            drawn = [self._draw_tokens(ranges, size, count, rng) for _ in range(_CHOICES)]
-            condition, X = min(drawn, key=lambda pair: pair[0])
-            if condition <= _CONDITION:
+        for count in range(max(1, -(-rank // size)), len(groups)):
+            drawn = [_draw_tokens(self.V.shape[1], count * size, rng) for _ in range(_CHOICES)]
+            # Groups of the basis were chosen well, and one head among many may be unlucky.
+            for _ in range(_CHOICES):
+                picked: list[int] = rng.permutation(len(groups) - 1)[:count].tolist()
+                drawn.append(np.concatenate([groups[at].X for at in picked]))
+            conditions = [self._measure_conditions(ranges, X, size) for X in drawn]
+            if min(conditions) <= _CONDITION:
+                X = drawn[int(np.argmin(conditions))]
                 return np.broadcast_to(X, (self.heads, *X.shape))
         return None
 
-    def _draw_tokens(
-        self, ranges: list[Matrix], size: int, count: int, rng: np.random.Generator
-    ) -> tuple[float, Matrix]:
-        """Random tokens for so many groups, and the worst condition of what is solved with them."""
-        width = self.V.shape[1]
-        X = np.linalg.qr(rng.normal(size=(width, min(width, count * size))))[0].T
+    def _measure_conditions(self, ranges: list[Matrix], X: Matrix, size: int) -> float:
+        """Worst condition of the solves for coordinates, times that of those for shares."""
         cut = [X[at : at + size] for at in range(0, len(X), size)]
-        along = [float(np.linalg.cond(X @ Q)) for Q in ranges if Q.shape[1]]
-        return max(along + [measure_condition(self.V, part) for part in cut]), X
+        along = max(float(np.linalg.cond(X @ Q)) for Q in ranges if Q.shape[1])
+        if along > _CONDITION:
+            return along
+        return along * max(measure_condition(self.V, part) for part in cut)
 
     def _measure(self, Y: Matrix, groups: tuple[Group, ...]) -> Stack:
         """Forms along last tokens a y for the rows y of Y: rows by heads by tokens x.
@@ -133,6 +137,11 @@ class JointScores:
         if (misfit > _MISFIT * size).any():
             raise Unseparated("An answer has a part that no shares of these heads explain.")
         return read_share_logits(shares.reshape(len(y), self.heads, len(group.X)))
+
+
+def _draw_tokens(width: int, count: int, rng: np.random.Generator) -> Matrix:
+    """Random orthonormal tokens."""
+    return np.linalg.qr(rng.normal(size=(width, min(width, count))))[0].T
 
 
 def _build_sequences(group: Group, y: Matrix, b: Vector) -> Sequences:

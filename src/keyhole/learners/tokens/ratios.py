@@ -20,6 +20,7 @@ from keyhole._arrays import Matrix, Vector
 COPIES = ((1, 48), (1, 16), (1, 6), (1, 3), (1, 1), (3, 1), (6, 1), (16, 1), (48, 1))
 _RATIOS = np.array([a / b for a, b in COPIES])
 _ODDS = (1e-4, 1e4)  # what ratios up to 48 can tell apart
+_REACH = (-40.0, 40.0)  # logarithms of odds beyond which nothing changes
 _ROUNDS = 100
 _TIGHT = 1e-15
 _APART = 1e-3  # logarithms of odds nearer than this are moved apart before they are fitted
@@ -50,7 +51,8 @@ def fit_pair(G: Matrix, heads: int) -> Pair:
     size = max(float(np.abs(Y).max()), 1e-300)
 
     def miss(logs: Any) -> Any:
-        shapes = _weigh_ratios(np.exp(logs))
+        # A step beyond what ratios tell apart would overflow; there a head is on or off for good.
+        shapes = _weigh_ratios(np.exp(np.clip(logs, *_REACH)))
         return ((Y - shapes @ (np.linalg.pinv(shapes) @ Y)) / size).ravel()
 
     start = np.log(_guess_odds(Y, heads))

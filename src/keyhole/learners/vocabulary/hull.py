@@ -17,6 +17,7 @@ from keyhole.models import Head
 Rows = Int[np.ndarray, "_"]
 Table = Int[np.ndarray, "_ _"]
 
+OF_ROWS = "Fresh questions were sequences of rows of the vocabulary, and of nothing else."
 _RANK = 1e-12  # share of the largest spread below which rows count as not spread
 # Distance of the hull from 0, relative to its tokens, from which W and V can absorb h and c.
 _OFF = 1e-6

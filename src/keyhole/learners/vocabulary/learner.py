@@ -33,7 +33,7 @@ from keyhole.learners.verifying.ending import (
 from keyhole.learners.verifying.examination import Examination, Ruler, examine_model
 from keyhole.learners.verifying.questions import QUERIES, Limits, read_limits
 from keyhole.learners.vocabulary.comparisons import SPARE, Comparer, count_readable_tokens
-from keyhole.learners.vocabulary.hull import Vocabulary
+from keyhole.learners.vocabulary.hull import OF_ROWS, Vocabulary
 from keyhole.learners.vocabulary.score_assembly import Scores
 from keyhole.learners.vocabulary.token_values import (
     EXTRA_TOKENS,
@@ -267,6 +267,7 @@ def _judge(session: _VocabularySession, rng: np.random.Generator) -> Recovery[He
         lines=VOCABULARY,
         refuse=lambda: session.refuse(*_doubt(session, seen)),
         blind=session.blind,
+        words=OF_ROWS,
     )
     return session.conclude(ending)
 
