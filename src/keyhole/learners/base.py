@@ -132,6 +132,7 @@ class Status(StrEnum):
     )
     BLOCK_DISAGREES = "The answers are not those of the Transformer block that was looked for."
     UNITS_UNSEPARATED = "The units of the network behind the attention could not be told apart."
+    STAGE_FOUND = "The stage that was asked for was found, and nothing beyond it was asked."
     HEADS_DISAGREE = "Fresh queries disagree with the best sum of heads of the kind that was tried."
 
 

@@ -73,6 +73,7 @@ _SAY_NOTHING = (
     Status.EMPTY_GUARANTEE,
     Status.NO_ZERO_TOKENS,
     Status.UNCHECKED,
+    Status.STAGE_FOUND,
 )
 
 

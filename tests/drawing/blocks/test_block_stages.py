@@ -49,6 +49,12 @@ def test_the_stage_at_which_a_recovery_stopped_fills_nothing_in():
     assert "as far as: units of the network" in progress.finding
 
 
+def test_a_recovery_that_was_to_end_after_a_stage_shows_it_as_found():
+    progress = BlockProgress(asked={"norm": 57, "values": 98}, verified=False, ended=True)
+    assert progress.list_steps()[-1].known == {"norm2": SETTLED, "values": 0.3}
+    assert "up to: value maps of the heads" in progress.finding
+
+
 def test_questions_add_up_and_others_come_first():
     progress = BlockProgress(asked={"recognise": 50, "before": 20, **PRE}, verified=True)
     steps = progress.list_steps()

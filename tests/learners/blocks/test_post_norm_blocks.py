@@ -226,3 +226,35 @@ def test_a_block_of_width_32_costs_at_most_7500_questions(heads, seed):
     assert found.verdict is Verdict.EXACT, found.sentence
     assert found.ledger.total().sequences <= 7500
     assert keyhole.compare(block, found.model).largest < 1e-8
+
+
+def test_the_last_norm_is_asked_for_alone():
+    """And the network before it may be any: these units are ReLU."""
+    drawn = random_block(16, style="bert", heads=2, hidden=32, rng=61)
+    block = replace(drawn, network=replace(drawn.network, activation="relu"))
+    found = keyhole.learn(Local(block), learner=PostNormBlock(until="norm"), rng=62)
+    assert found.ledger.total().sequences == 2 * 16 + 40 + 1
+    assert (found.status, found.verdict) == (Status.STAGE_FOUND, Verdict.UNVERIFIED)
+    assert sorted(found.parts) == ["norm2.gain", "norm2.shift"]
+    np.testing.assert_allclose(np.abs(found.parts["norm2.gain"] / block.norm2.gain), 1, rtol=1e-9)
+
+
+def test_value_maps_are_asked_for_alone_with_everything_behind_them_unknown():
+    drawn = random_block(16, style="bert", heads=2, hidden=32, rng=63)
+    block = replace(drawn, network=replace(drawn.network, activation="relu"))
+    found = keyhole.learn(Local(block), learner=PostNormBlock(until="values"), rng=64)
+    assert found.ledger.total().sequences < 300
+    basis = NormBall.of(16, "layer", 0.0).basis
+    made = basis.T @ (found.parts["attention.Wo"] @ found.parts["attention.Wv"])
+    truth = make_values(block, basis)
+    gaps = np.linalg.norm(truth[:, None] - made[None], axis=(2, 3))
+    assert gaps.min(axis=1).max() < 1e-5 * np.linalg.norm(truth[0])
+
+
+def test_a_plan_ends_with_the_stage_that_is_asked_for():
+    whole = PostNormBlock().plan(16)
+    values = PostNormBlock(until="values").plan(16)
+    assert [*values.by_phase] == ["norm", "values"]
+    assert values.queries == whole.by_phase["norm"] + whole.by_phase["values"]
+    with pytest.raises(InvalidInput, match="norm or values or network"):
+        PostNormBlock(until="scores")

@@ -25,6 +25,7 @@ from keyhole.learners.blocks.unit_slices import (
 from keyhole.learners.blocks.value_maps import count_value_queries, find_value_maps
 from keyhole.learners.choosing import plan_recovery
 from keyhole.learners.positions.ball import NormBall
+from keyhole.models.files import read_tensors
 from keyhole.models.last_token.activations import ACTIVATIONS
 from keyhole.models.last_token.even_parts import EVEN_PARTS
 from keyhole.oracles import Counted
@@ -306,3 +307,31 @@ def test_a_block_of_width_32_costs_at_most_3500_questions(heads, seed):
     assert found.verdict is Verdict.EXACT, found.sentence
     assert found.ledger.total().sequences <= 3500
     assert keyhole.compare(block, found.model).largest < 1e-8
+
+
+def test_a_recovery_ends_after_the_network_where_no_more_is_asked_for():
+    block = random_block(8, heads=2, hidden=8, rng=91)
+    found = keyhole.learn(Local(block), learner=PreNormBlock(until="network"), rng=92)
+    assert (found.status, found.model) == (Status.STAGE_FOUND, None)
+    assert "scores" not in found.ledger.phases
+    basis = NormBall.of(8, "layer", 1e-5).basis
+    truth = (block.network.W1 * block.norm2.gain) @ basis
+    made = found.parts["network.W1"] @ basis
+    # A unit and its mirror image differ by an affine map, but these are settled with it.
+    gaps = np.linalg.norm(truth[:, None] - made, axis=2) / np.linalg.norm(truth, axis=1)[:, None]
+    assert gaps.min(axis=1).max() < 1e-8
+
+
+def test_the_command_line_keeps_the_parts_of_a_stage(keyhole, tmp_path):
+    sample = ("--style", "bert", "--width", 8, "--hidden", 8, "--out", "block.safetensors")
+    keyhole("sample", "block", *sample)
+    told = ("--learner", "post-norm-block", "--until", "norm", "--out", "run", "--json")
+    done = keyhole("learn", "block.safetensors", *told)
+    record = json.loads(done.out)
+    assert (done.code, record["status"], record["queries"]["total"]) == (3, "STAGE_FOUND", 57)
+    _, parts = read_tensors(tmp_path / record["parts"])
+    _, truth = read_tensors(tmp_path / "block.safetensors")
+    np.testing.assert_allclose(np.abs(parts["norm2.gain"] / truth["norm2.gain"]), 1, rtol=1e-9)
+    refused = keyhole("learn", "block.safetensors", "--until", "norm")
+    assert refused.code == 2
+    assert "only recoveries of blocks have stages" in refused.err

@@ -59,6 +59,7 @@ class BlockProgress:
     Args:
         asked: questions by phase, in the order in which phases began.
         verified: whether fresh questions agreed.
+        ended: whether the last stage that was asked is the last that was wanted.
         heads: how many there are, where that was found.
         units: the same of the network.
         limit: the fewest questions that can do.
@@ -67,6 +68,7 @@ class BlockProgress:
 
     asked: Mapping[str, int]
     verified: bool
+    ended: bool = False
     heads: int | None = None
     units: int | None = None
     limit: int | None = None
@@ -89,8 +91,9 @@ class BlockProgress:
         if self.verified:
             return f"{self.learning:,} questions fill in the block, stage by stage{limit}"
         steps = self.list_steps()
-        last = next((step.name for step in reversed(steps) if not step.done), "fresh questions")
-        return f"{self.learning:,} questions fill in the block as far as: {last}{limit}"
+        last = steps[-1].name if steps else "nothing"
+        reach = "up to" if self.ended else "as far as"
+        return f"{self.learning:,} questions fill in the block {reach}: {last}{limit}"
 
     def list_steps(self) -> list[Step]:
         """The stages that were asked for, and what was known after each."""
@@ -105,7 +108,7 @@ class BlockProgress:
             yield Step("first questions", others, total, {}, done=True)
         for k, (stage, asked) in enumerate(stages):
             # A stage that another follows has found what it looked for, maybe without questions.
-            done = self.verified or k < last
+            done = self.verified or self.ended or k < last
             known = {**known, **stage.fills} if done else known
             total += asked
             if asked:

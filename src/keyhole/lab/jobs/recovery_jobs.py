@@ -35,6 +35,7 @@ class LearnJob(Reaching, Wired, Hinting, Layering, Targeting):
             orthogonal, repetition, network, network-in-ball, noisy-network, smooth-network,
             gated-network, third-order, one-layer, smooth-layer, several-heads-layer,
             pre-norm-block, post-norm-block, antisymmetric and tolerant.
+        until: of a block, the stage after which to end: norm, values or network.
         budget: never ask more sequences than this, verification included.
         max_seconds: stop after so many seconds of own work; waiting for the target is none.
         seed: seed of every random choice.
@@ -51,6 +52,7 @@ class LearnJob(Reaching, Wired, Hinting, Layering, Targeting):
     tokens_in: bool = field(default=False, metadata=LATER)
     vocabulary: int | None = field(default=None, metadata=LATER)
     learner: str = "auto"
+    until: str | None = field(default=None, metadata=LATER)
     budget: int | None = None
     max_seconds: float = field(default=3600.0, metadata=LATER)
     seed: int = 0

@@ -46,6 +46,7 @@ class RecoveryRecord(RunRecord, frozen=True, kw_only=True):
         certificate: the theorem this run instantiates.
         jumps: the steps that told several heads apart.
         model: the file of the model.
+        parts: the file of what stages found, where a block was not verified.
         asked: sequences that were asked of the target itself in this run.
         budget: the most that may be asked.
         max_seconds: the most that it may work by itself.
@@ -74,6 +75,7 @@ class RecoveryRecord(RunRecord, frozen=True, kw_only=True):
     certificate: CertificateRecord | None = None
     jumps: JumpsRecord | None = None
     model: str | None = None
+    parts: str | None = None
     asked: int | None = None
     budget: int | None = None
     max_seconds: Number = None

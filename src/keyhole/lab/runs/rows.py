@@ -53,6 +53,8 @@ def list_recovery_rows(record: RecoveryRecord) -> Rows:
     yield from _list_class_rows(record)
     if record.determined:
         yield "determined", record.determined
+    if record.parts:
+        yield "parts", record.parts
     spent = ", ".join(f"{name} {count:,}" for name, count in record.queries.by_phase.items())
     yield "queries", f"{record.queries.total:,}" + (f" ({spent})" if spent else "")
     if (least := count_fewest_queries(record)) is not None:

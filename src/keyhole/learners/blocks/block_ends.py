@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from keyhole._arrays import Array
 from keyhole.claims import Verdict
 from keyhole.drawing.blocks.block_sheets import draw_block_stages
 from keyhole.drawing.blocks.block_stages import BlockProgress
 from keyhole.drawing.html import Markup
-from keyhole.errors import BudgetSpent
+from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify.blocks import block_freedom, post_block_freedom
 from keyhole.learners.base import Recovery, Status
 from keyhole.learners.blocks.extreme_scores import draw_extreme_sequences
@@ -31,15 +32,34 @@ from keyhole.models import TransformerBlock
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
+# Phases of questions by the stage of the learners that they belong to.
+STAGE_PHASES: Mapping[str, tuple[str, ...]] = {
+    "norm": ("norm",),
+    "values": ("values",),
+    "network": ("slices", "reads", "lone"),
+}
 _CLOSE = 1e-8  # of the answers, what the largest scores may leave
 _CAPPED = (
     "Where scores are as large as they can be answers differ, although they agree elsewhere: scores"
     " are capped, or weights are not those of a softmax."
 )
+_NOT_EXAMINED = "No fresh questions were asked of it."
 _UNSOLVED = "A system of equations had no solution."
 
 
-class Unfound(Exception):
+class EndedStage(Exception):
+    """A stage after which a recovery ends, successful or not.
+
+    Args:
+        ending: what is said of it.
+    """
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.detail)
+        self.ending = ending
+
+
+class Unfound(EndedStage):
     """A stage that did not succeed.
 
     Args:
@@ -48,14 +68,19 @@ class Unfound(Exception):
     """
 
     def __init__(self, status: Status, detail: str) -> None:
-        super().__init__(detail)
-        self.ending = Ending(status=status, detail=detail)
+        super().__init__(Ending(status=status, detail=detail))
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True, repr=False)
 class BlockRecovery(Recovery[TransformerBlock]):
-    """A recovery of a block, which draws how it filled in."""
+    """A recovery of a block, which draws how it filled in.
 
-    __slots__ = ()
+    Args:
+        parts: what the stages found, by the names of a block's file; of a block that was not
+            verified these are all there is.
+    """
+
+    parts: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
     @property
     def picture(self) -> Markup:
@@ -64,6 +89,7 @@ class BlockRecovery(Recovery[TransformerBlock]):
         progress = BlockProgress(
             asked={name: entry.sequences for name, entry in self.ledger.phases.items()},
             verified=self.verdict.verified,
+            ended=self.status is Status.STAGE_FOUND,
             heads=None if model is None else model.attention.heads,
             units=None if model is None else model.network.hidden,
             limit=None if model is None or freedom is None else -(-freedom // model.outputs),
@@ -78,12 +104,27 @@ class BlockReport:
     Args:
         oracle: the block.
         tried: what was tried, and what was told of it.
+        until: the stage after which the recovery ends; the last when None.
         found: what the stages found so far, in words.
+        parts: the same as arrays, by the names of a block's file.
     """
 
     oracle: Counted
     tried: str
+    until: str | None = None
     found: list[str] = field(default_factory=list[str])
+    parts: dict[str, Array] = field(default_factory=dict[str, Array])
+
+    def keep_stage(self, stage: str, words: str, **parts: Array) -> None:
+        """Keep what a stage found; `_` in names of parts stands for a dot, once.
+
+        Raises:
+            EndedStage: nothing beyond it was asked for.
+        """
+        self.found.append(words)
+        self.parts |= {name.replace("_", ".", 1): part for name, part in parts.items()}
+        if stage == self.until:
+            raise EndedStage(Ending(status=Status.STAGE_FOUND, detail=_NOT_EXAMINED))
 
     def recover(
         self, measure: Callable[[], TransformerBlock], rng: np.random.Generator
@@ -93,8 +134,8 @@ class BlockReport:
             model = measure()
         except BudgetSpent:
             return self._conclude(SPENT)
-        except Unfound as unfound:
-            return self._conclude(unfound.ending)
+        except EndedStage as ended:
+            return self._conclude(ended.ending)
         except np.linalg.LinAlgError:
             return self._conclude(Ending(status=Status.UNITS_UNSEPARATED, detail=_UNSOLVED))
         return self._judge(model, rng)
@@ -136,12 +177,13 @@ class BlockReport:
             Account(
                 model=model,
                 reason=self._explain(),
-                determined=_describe_determined(model, ending.verdict),
+                determined=_describe_determined(model, ending.verdict, self.parts),
                 degrees_of_freedom=None if model is None else _count_freedom(model),
                 rank=None if model is None else model.attention.rank,
             ),
         )
-        return BlockRecovery(**{part.name: getattr(found, part.name) for part in fields(found)})
+        held = {part.name: getattr(found, part.name) for part in fields(found)}
+        return BlockRecovery(**held, parts=dict(self.parts))
 
     def _explain(self) -> str:
         words = self.tried
@@ -173,8 +215,27 @@ def _count_freedom(model: TransformerBlock) -> int:
     return block_freedom(model.front.wiring, model.width, **sizes)
 
 
-def _describe_determined(model: TransformerBlock | None, verdict: Verdict) -> str:
+def choose_stages(by_phase: Mapping[str, int], until: str | None) -> dict[str, int]:
+    """The phases of a plan up to the end of a stage."""
+    if until is None:
+        return dict(by_phase)
+    names = list(by_phase)
+    last = max(names.index(name) for name in STAGE_PHASES[until] if name in names)
+    return {name: by_phase[name] for name in names[: last + 1]}
+
+
+def check_stage(until: str | None, stages: tuple[str, ...]) -> None:
+    """Raise `InvalidInput` unless a learner has such a stage."""
+    if until not in (None, *stages):
+        raise InvalidInput(f"a recovery may end after {' or '.join(stages)}; got {until!r}.")
+
+
+def _describe_determined(
+    model: TransformerBlock | None, verdict: Verdict, parts: Mapping[str, Array]
+) -> str:
     """What is and is not determined."""
+    if model is None and parts:
+        return f"Parts of the block were found, which nothing verified: {', '.join(parts)}."
     if model is None:
         return "Nothing was determined."
     if not verdict.verified:

@@ -18,7 +18,13 @@ from keyhole._arrays import Array, Matrix
 from keyhole.errors import InvalidInput
 from keyhole.identify.blocks import block_freedom
 from keyhole.learners.base import Plan, Recovery, Status
-from keyhole.learners.blocks.block_ends import BlockReport, Unfound, check_room
+from keyhole.learners.blocks.block_ends import (
+    BlockReport,
+    Unfound,
+    check_room,
+    check_stage,
+    choose_stages,
+)
 from keyhole.learners.blocks.block_plans import (
     count_lone_queries,
     count_sequence_queries,
@@ -67,12 +73,14 @@ class PreNormBlock:
         hidden: hidden units expected, four times the width when absent; `run` finds their number.
         tries: subspaces that are tried for the network, at most.
         activation: of the units: gelu, gelu_tanh or silu; found when absent.
+        until: the stage after which the recovery ends: values or network; the last when absent.
     """
 
     wiring: Wiring | None = None
     hidden: int | None = None
     tries: int = 4
     activation: str | None = None
+    until: str | None = None
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -88,6 +96,7 @@ class PreNormBlock:
             raise InvalidInput(
                 f"tries and hidden are whole numbers from 1 on; got {self.tries}, {self.hidden}."
             )
+        check_stage(self.until, ("values", "network"))
         _check_learnable(self.wiring or Wiring())
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
@@ -107,7 +116,7 @@ class PreNormBlock:
         wiring = Wiring(norm="layer")
         freedom = block_freedom(wiring, D + 1, heads=heads, rank=rank, hidden=k)
         return Plan(
-            by_phase=by_phase,
+            by_phase=choose_stages(by_phase, self.until),
             at_most=self._bound_queries(D),
             degrees_of_freedom=freedom,
             outputs=max(1, outputs),
@@ -166,6 +175,7 @@ class _BlockSession:
             self.oracle,
             "A pre-norm block with LayerNorm and smooth units was tried;"
             f" eps {self.eps:g} was {told}.",
+            learner.until,
         )
 
     def recover(self) -> Recovery[TransformerBlock]:
@@ -179,7 +189,12 @@ class _BlockSession:
         check_room(self.oracle, _NARROWEST, _LENGTH)
         asking = FarTokens(self.oracle, self._open_ball())
         values = self._find_values(asking)
-        self.report.found.append(f"{values.heads} heads of size {values.rank}")
+        self.report.keep_stage(
+            "values",
+            f"{values.heads} heads of size {values.rank}",
+            attention_Wo=values.U,
+            attention_Wv=values.W @ asking.ball.basis.T,
+        )
         known = self._find_network(asking, values)
         return self._assemble(asking.ball, known, self._find_heads(asking, known, values))
 
@@ -214,11 +229,18 @@ class _BlockSession:
             if sought.network is not None:
                 known, left = self._settle_network(asking, values, sought.network)
                 if left < _SETTLED:
-                    self.report.found.append(f"{len(known.w)} units of {known.activation}")
+                    self._keep_network(known, asking.ball)
                     return known
             if sought.units is None:
                 m = min(D - 2, m + max(1, (D - 2 - m) // 2))
         raise Unfound(Status.UNITS_UNSEPARATED, _describe_units(seen, limit_units(D)))
+
+    def _keep_network(self, known: LoneMap, ball: NormBall) -> None:
+        words = f"{len(known.w)} units of {known.activation}"
+        W1, W2 = known.w @ ball.basis.T, known.D.T
+        self.report.keep_stage(
+            "network", words, network_W1=W1, network_b1=known.beta, network_W2=W2
+        )
 
     def _settle_network(
         self, asking: FarTokens, values: ValueMaps, network: SphereNetwork

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec import structs
 
 from keyhole import __version__
+from keyhole._arrays import Array
 from keyhole.claims import Verdict
 from keyhole.errors import BadAnswer, InvalidInput, OracleError
 from keyhole.lab.commands.recovery.finishing import finish_recovery_run
@@ -45,6 +48,7 @@ from keyhole.learners.base import Learner, Recovery
 from keyhole.learners.choosing import choose_learner, learn
 from keyhole.learners.registry import Hints
 from keyhole.models import AttentionLayer, TransformerBlock, Wiring, save
+from keyhole.models.files import write_tensors
 from keyhole.oracles import (
     Budgeted,
     Chunked,
@@ -62,7 +66,7 @@ R = TypeVar("R", bound=RecoveryRecord)
 _IDS = "tokens"  # the only class that ids are learned as, found or not
 
 # Options besides hints and declarations that say what is asked, and how it answers.
-_OTHERS = ("simulate", "outputs", "layer", "tokens_in", "vocabulary")
+_OTHERS = ("simulate", "outputs", "layer", "tokens_in", "vocabulary", "until")
 
 
 def run_learn(job: LearnJob) -> Record[LearnRecord]:
@@ -93,7 +97,7 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
                 recovery = learn(
                     watched,
                     rng=rng,
-                    learner=learner if job.tokens_in else job.learner,
+                    learner=learner if job.tokens_in or job.until else job.learner,
                     hints=hints,
                     max_seconds=job.max_seconds,
                 )
@@ -114,6 +118,7 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
                 data = structs.replace(
                     record_recovery(recovery, LearnRecord, lost=lost),
                     model=write_model(recovery, directory),
+                    parts=_write_parts(recovery, directory),
                     wiring=describe_wiring(recovery, hints.wiring),
                 )
                 if job.tokens_in:
@@ -152,6 +157,8 @@ def _choose_learner(job: LearnJob, hints: Hints, oracle: Oracle) -> Learner:
         InvalidInput: another learner was named for ids, or their answers are declared coarse.
     """
     stated = read_imperfection(oracle)
+    if job.until is not None:
+        return _end_after_stage(job.until, choose_learner(job.learner, hints, stated))
     if not job.tokens_in:
         return choose_learner(job.learner, hints, stated)
     if job.learner != "auto" or not stated.perfect:
@@ -162,6 +169,20 @@ def _choose_learner(job: LearnJob, hints: Hints, oracle: Oracle) -> Learner:
     from keyhole.learners.tokens.learner import TokenLayer
 
     return TokenLayer(hints.heads)
+
+
+def _end_after_stage(stage: str, learner: Learner) -> Learner:
+    """The learner of a block that ends after a stage.
+
+    Raises:
+        InvalidInput: it is no learner of blocks, or has no such stage.
+    """
+    if "until" not in getattr(learner, "__dataclass_fields__", {}):
+        raise InvalidInput(
+            "only recoveries of blocks have stages: add --learner pre-norm-block or --learner"
+            f" post-norm-block, or leave --until {stage} away."
+        )
+    return replace(cast("Any", learner), until=stage)
 
 
 def _list_given_options(job: LearnJob) -> dict[str, Given]:
@@ -225,6 +246,7 @@ def _wrap_target(
         }
         # Told only where it is used: transcripts made before go on.
         identity |= {} if job.layer is None else {"layer": job.layer}
+        identity |= {} if job.until is None else {"until": job.until}
         identity |= {"vocabulary": timed.outputs} if job.tokens_in else {}
         oracle = recorded = Recorded(oracle, directory / "transcript.sqlite", identity)
         stack.callback(recorded.close)
@@ -242,6 +264,16 @@ def write_model(recovery: Recovery[Any], directory: Path) -> str | None:
         return None
     path = directory / "model.safetensors"
     save(recovery.model, path, bars=recovery.bars)
+    return str(path)
+
+
+def _write_parts(recovery: Recovery[Any], directory: Path) -> str | None:
+    """Save what the stages of a block found, where that is all there is, and say where."""
+    parts: Mapping[str, Array] = getattr(recovery, "parts", {})
+    if recovery.verdict.verified or not parts:
+        return None
+    path = directory / "parts.safetensors"
+    write_tensors(path, {"kind": "parts"}, parts)
     return str(path)
 
 

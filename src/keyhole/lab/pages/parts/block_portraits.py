@@ -16,7 +16,8 @@ from keyhole.lab.runs.rows import count_fewest_queries
 from keyhole.models import Norm, TransformerBlock, load
 
 _LEARNERS = ("pre-norm-block", "post-norm-block")
-_STATUSES = ("BLOCK_DISAGREES", "UNITS_UNSEPARATED")
+_ENDED = "STAGE_FOUND"
+_STATUSES = ("BLOCK_DISAGREES", "UNITS_UNSEPARATED", _ENDED)
 
 
 def draw_block_progress(
@@ -48,6 +49,7 @@ def describe_block_progress(
     return BlockProgress(
         asked=data.queries.by_phase,
         verified=has_verified_model(data),
+        ended=data.status == _ENDED,
         heads=None if block is None else block.attention.heads,
         units=None if block is None else block.network.hidden,
         limit=count_fewest_queries(data),

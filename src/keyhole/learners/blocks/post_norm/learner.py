@@ -17,7 +17,13 @@ from keyhole._arrays import Array, Matrix
 from keyhole.errors import InvalidInput
 from keyhole.identify.blocks import post_block_freedom
 from keyhole.learners.base import Plan, Recovery, Status
-from keyhole.learners.blocks.block_ends import BlockReport, Unfound, check_room
+from keyhole.learners.blocks.block_ends import (
+    BlockReport,
+    Unfound,
+    check_room,
+    check_stage,
+    choose_stages,
+)
 from keyhole.learners.blocks.block_plans import guess_rank
 from keyhole.learners.blocks.post_norm.attention_fit import AttentionFit, WholeFront
 from keyhole.learners.blocks.post_norm.direction_fit import DirectionFit, TokenMap, TokenModel
@@ -85,12 +91,15 @@ class PostNormBlock:
         hidden: hidden units expected, four times the width when absent; `run` finds their number.
         tries: subspaces that are tried for the network, at most.
         activation: of the units: gelu, gelu_tanh or silu; found when absent.
+        until: the stage after which the recovery ends: norm, values or network; the last when
+            absent.
     """
 
     wiring: Wiring | None = None
     hidden: int | None = None
     tries: int = 4
     activation: str | None = None
+    until: str | None = None
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -106,6 +115,7 @@ class PostNormBlock:
             raise InvalidInput(
                 f"tries and hidden are whole numbers from 1 on; got {self.tries}, {self.hidden}."
             )
+        check_stage(self.until, ("norm", "values", "network"))
         _check_learnable(self.wiring or Wiring())
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
@@ -119,13 +129,13 @@ class PostNormBlock:
             "norm": 1 + count_norm_queries(d),
             "values": count_lock_queries(d, heads),
             **count_search_queries(D, k),
-            "lone": count_token_queries(d, k) - count_norm_queries(d),
+            "lone": max(0, count_token_queries(d, k) - count_norm_queries(d)),
             "scores": count_weight_queries(d, heads, rank),
             "sequences": count_whole_queries(d, heads, rank),
             "verify": QUERIES,
         }
         return Plan(
-            by_phase={phase: max(0, count) for phase, count in by_phase.items()},
+            by_phase=choose_stages(by_phase, self.until),
             at_most=self._bound_queries(d),
             degrees_of_freedom=post_block_freedom(d, heads=heads, rank=rank, hidden=k),
             outputs=max(1, outputs),
@@ -179,7 +189,7 @@ class _PostNormSession:
         self.told = wiring.eps
         self.eps = USUAL_POST_EPS if wiring.eps is None else wiring.eps
         self.basis = NormBall.of(self.oracle.width, "layer", self.eps).basis
-        self.report = BlockReport(self.oracle, self._describe_tried())
+        self.report = BlockReport(self.oracle, self._describe_tried(), learner.until)
 
     @property
     def model(self) -> TokenModel:
@@ -200,12 +210,30 @@ class _PostNormSession:
     def _measure_block(self) -> TransformerBlock:
         check_room(self.oracle, _NARROWEST, LOCK_LENGTH)
         norm, x, answers = self._find_norm()
-        self.report.found.append("the last norm")
+        self.report.keep_stage(
+            "norm", "the last norm", norm2_gain=norm.gain, norm2_shift=norm.shift
+        )
         front = self._find_values(norm)
-        self.report.found.append(f"{front.heads} heads that write {front.rank} numbers")
+        words = f"{front.heads} heads that write {front.rank} numbers"
+        self.report.keep_stage(
+            "values", words, attention_Wo=self.basis @ front.U, attention_Wv=front.W
+        )
         norm, known = self._find_network(norm, front, x, answers)
-        self.report.found.append(f"{len(known.behind.w)} units of {known.behind.activation}")
+        self._keep_network(norm, known)
         return self._assemble(norm, known, self._find_attention(norm, front, known))
+
+    def _keep_network(self, norm: OutputNorm, known: TokenMap) -> None:
+        behind = known.behind
+        self.report.keep_stage(
+            "network",
+            f"{len(behind.w)} units of {behind.activation}",
+            norm1_gain=behind.gain,
+            norm2_gain=norm.gain,
+            norm2_shift=norm.shift,
+            network_W1=behind.w @ self.basis.T / behind.gain,
+            network_b1=behind.beta,
+            network_W2=self.basis @ behind.D.T,
+        )
 
     def _find_norm(self) -> tuple[OutputNorm, Matrix, Matrix]:
         """The last norm, and the lone tokens and answers that showed it."""
