@@ -58,8 +58,8 @@ def test_a_verdict_names_the_policy_the_first_and_the_last_attempt_and_the_reaso
     )
     assert (
         said
-        == "Labels only: no protection. 1,000 queries give W to a relative 1e-03, 4,000 queries"
-        " give W to a relative 1e-13: a label is one bit."
+        == "Labels only: no protection. 1,000 queries give W with a relative error of 0.001, 4,000"
+        " queries give W with a relative error of 1e-13: a label is one bit."
     )
 
 
@@ -139,9 +139,7 @@ def test_a_copy_from_coarser_answers_counts_where_it_means_more_to_the_owner():
     assert (taken.error, taken.behind) == (0.02, "bf16")
     assert judge_policy(fine, taken, "answers") is False
     said = describe_policy(fine, [attempt(5, None), taken], "answers")
-    assert (
-        "Its answers can be coarsened to bf16: there 9 queries give answers to a relative" in said
-    )
+    assert "can be coarsened to bf16: there 9 queries give answers with a relative error" in said
     # What is no worse for the owner, and what coarse answers give beyond fine ones, is not taken.
     assert not find_nearer_attempt(fine, [(fine, attempt(5, 0.03)), (coarse, near)], 1.0)
     assert not find_nearer_attempt(coarse, [(fine, near), (coarse, attempt(5, None))], 1.0)

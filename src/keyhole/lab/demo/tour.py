@@ -53,7 +53,7 @@ def run_demo(job: DemoJob) -> Record[DemoRecord]:
             record_recovery(recovery, DemoRecord),
             sentence=(
                 f"{asked} queries recover a hidden {truth.width} x {truth.width} head, its"
-                f" weights to a relative {gap.largest:.0e}; the limit is"
+                f" weights with a relative error of {gap.largest:.0e}; the limit is"
                 f" {recovery.degrees_of_freedom}."
                 f" {recovery.sentence}"
             ),

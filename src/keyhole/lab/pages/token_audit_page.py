@@ -102,7 +102,12 @@ def _explain_rotations(found: TokenAudit) -> Iterator[Markup]:
     for reason in dict.fromkeys(one.rotation.reason for one in open_ones):
         names = [one.policy for one in open_ones if one.rotation.reason == reason]
         behind = names[0] if len(names) == 1 else f"{len(names)} policies from {names[0]} on"
-        yield format_note(f"Not known up to a rotation behind {behind}: {reason}")
+        said = f"Behind {behind} the projection is not known up to a rotation."
+        yield format_note(f"{said} {_open_sentence(reason)}")
+
+
+def _open_sentence(reason: str) -> str:
+    return reason[:1].upper() + reason[1:]
 
 
 def _name_sizes(record: TokenPolicyRecord) -> str:
@@ -134,7 +139,7 @@ def _list_stopping(found: TokenAudit) -> Markup:
     rows = [
         (what, policy or "no policy that was tried") for what, policy in found.stopped_by.items()
     ]
-    return format_table(rows, (f"{found.policies[0].policy} give away", "kept back from"))
+    return format_table(rows, (f"what {found.policies[0].policy} give away", "first kept back by"))
 
 
 def _draw_spectra(found: TokenAudit) -> Markup:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
+from keyhole.drawing.html import format_number
 from keyhole.lab.runs.recovery_records import AttemptRecord
 
 # Errors are of W, or of answers where there is no single W; both relative.
@@ -212,15 +213,18 @@ def describe_policy(
     said = f"{policy.name[0].upper()}{policy.name[1:]}: {verdict}."
     if last.behind:
         said += f" Its answers can be coarsened to {last.behind}:"
-        return f"{said} there {last.queries:,} queries give {of} to a relative {last.error:.0e}."
+        return f"{said} there {_tell_copy(last, of)}."
     if last.error is None:
         # What else a run says of itself is in its own record.
         why = last.sentence.partition(". ")[0].rstrip(".")
         return f"{said} {last.queries:,} queries ended with {last.verdict}. {why}."
     # The first and the dearest attempt show what asking more buys.
     shown = [a for a in (attempts[0], attempts[-1]) if a.error is not None][-len(attempts) :]
-    reached = ", ".join(
-        f"{a.queries:,} queries give {of} to a relative {a.error:.0e}" for a in shown
-    )
+    reached = ", ".join(_tell_copy(attempt, of) for attempt in shown)
     # Reasons are those of one head, where W is known.
     return f"{said} {reached}: {policy.why}." if of == "W" else f"{said} {reached}."
+
+
+def _tell_copy(attempt: AttemptRecord, of: str) -> str:
+    error = format_number(attempt.error or 0.0)
+    return f"{attempt.queries:,} queries give {of} with a relative error of {error}"

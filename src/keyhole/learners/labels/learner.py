@@ -192,7 +192,9 @@ def _describe_reach(session: LabelSession) -> str:
         return (
             f"Answers are labels; no score was seen to act, so W is at most {at_most:.1e} in size."
         )
-    detail = f"Answers are labels, which tell W to a relative {session.resolution.W / size:.1e}"
+    detail = (
+        f"Answers are labels, which tell W to a relative error of {session.resolution.W / size:.1e}"
+    )
     if session.bound < math.inf:
         detail += f" (tokens up to norm {session.bound:g} let scores act so much)"
     if session.voter.votes > 1:

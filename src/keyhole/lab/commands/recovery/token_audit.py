@@ -360,7 +360,7 @@ def _summarise_audit(found: TokenAudit) -> str:
     stopping = found.stopped_by[SIZE]
     ending = "no policy that was tried keeps it back"
     if stopping is not None:
-        ending = f"the first policy that keeps it back is: {stopping}"
+        ending = f"the first policy that keeps it back is '{stopping}'"
     shift = ""
     if first.shift:
         shift = ", one direction of which all ids share, as in log-probabilities"

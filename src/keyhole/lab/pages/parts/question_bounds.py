@@ -18,7 +18,7 @@ class Cost:
     Args:
         policy: its name.
         used: questions that were asked.
-        fewest: that suffice for nobody less.
+        fewest: with fewer nobody can know it.
     """
 
     policy: str
@@ -69,7 +69,7 @@ def state_costs(what: str, unit: str, costs: list[Cost]) -> str:
     times = f"{ratios[0]:.3g}"
     if f"{ratios[-1]:.3g}" != times:
         times += f" to {ratios[-1]:.3g}"
-    return f"{what} took {times} times the {unit} without which nobody knows it"
+    return f"{what} took {times} times the fewest {unit} that could tell it"
 
 
 def describe_costs(about: str, unit: str, costs: list[Cost]) -> Chart:
