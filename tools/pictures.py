@@ -179,13 +179,11 @@ PICTURES: dict[str, Made] = {
         meaning="Constructions that do one task, by key width and bits of a number.",
     ),
     "room": Made(
-        commands=(
-            "keyhole bound sparse-average --length 1024 --q 16 --embed 3 --bits 16 --out room",
-        ),
+        commands=("keyhole bound sparse-average --length 64 --q 3 --embed 8 --bits 16 --out room",),
         draw=_plot("room"),
         meaning=(
-            "Sizes of attention on a plane: too small by a proof, enough by a construction, and the"
-            " gap between."
+            "Sizes of attention on a plane: too small by a proof (grey), enough by a construction"
+            " (green), and the gap between, in which the asked size lies."
         ),
     ),
     "queries-per-parameter": Made(

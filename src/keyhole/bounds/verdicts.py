@@ -194,7 +194,9 @@ def _judge_sizes(
     # Order 3 does Match3 in one layer: the conjecture is about standard attention.
     guess = quote_conjecture(task, sizes) if order == 2 else ""
     published = quote_published_depth(task, sizes) if order == 2 else ""
-    parts = (f"{explain_open(told, gap)}{explain_silence(known, told)}", reason, guess, published)
+    # Reasons of many constructions are a list, which stands in a field of its own.
+    why = f"{reason.partition('. ')[0].rstrip('.')}." if reason and built is None else reason
+    parts = (f"{explain_open(told, gap)}{explain_silence(known, told)}", why, guess, published)
     said = " ".join(part for part in parts if part)
     return Bound(
         task,

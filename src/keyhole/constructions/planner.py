@@ -98,10 +98,16 @@ class Survey:
         """
         if self.built:
             return self.built[0]
-        reasons = " ".join(f"{name}: {reason.removesuffix('.')}." for name, reason in self.refused)
+        reasons = " ".join(_tell_refusal(name, reason) for name, reason in self.refused)
         if not reasons:
             raise DoesNotFit("No construction is known for this task.")
         raise DoesNotFit(f"No construction fits. {reasons}")
+
+
+def _tell_refusal(name: str, reason: str) -> str:
+    """Why a recipe does not fit, as a sentence that names it once."""
+    said = reason if reason.startswith(name) else f"{name}: {reason}"
+    return f"{said[0].upper()}{said[1:].removesuffix('.')}."
 
 
 def _is_beaten(one: Built, other: Built) -> bool:

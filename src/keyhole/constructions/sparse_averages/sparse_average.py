@@ -165,7 +165,7 @@ class SetKeys:
             raise DoesNotFit(f"{self.name} is not for this {task.name}.")
         check_answers_written(task, accuracy, number_format)
         reason = (
-            f"{self.name} needs a key width of {self.embed(task, accuracy)} at least; {embed} was"
+            f"{self.name} need a key width of {self.embed(task, accuracy)} at least; {embed} was"
             " allowed."
         )
         for width in self._list_widths(task, embed):
