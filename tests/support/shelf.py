@@ -31,7 +31,7 @@ boundary_name = "hidden numbers"
 
 def shelved(runs):
     """A directory of runs: a recovery of a file with a hostile name, a sweep, a training, a run
-    that is hostile.
+    for every colour of a verdict, a run that is hostile.
     """
     runs.mkdir()
     model = runs.parent / f"{HOSTILE}.safetensors"
@@ -49,6 +49,10 @@ def shelved(runs):
             "status": "TRAINED",
             "curve": curve,
             "lines": {"zero": 1.0},
+        },
+        **{
+            name: {"sentence": f"{name}.", "verdict": name}
+            for name in ("BUILT", "ENOUGH", "TOO_SMALL", "OPEN", "CLASS_REFUTED", "BUDGET_SPENT")
         },
         PICTURE: {
             "sentence": PICTURE,
