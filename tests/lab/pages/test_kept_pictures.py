@@ -123,12 +123,17 @@ def test_all_runs_of_a_directory_are_listed_on_one_page_with_the_way_to_theirs(r
     shutil.copytree(Path(runs["learn"]).parent, root)
     (root / "broken").mkdir()
     (root / "broken" / "record.json").write_text("no record")
+    shutil.copytree(runs["learn"], root / "audit" / "attempt")
     done = run_job(ReportJob(index=str(root)))
     page = (root / "index.html").read_text()
     for name, directory in runs.items():
         assert f'href="{Path(directory).name}/report.html"' in page, name
-    assert all(run.sentence[:40] in page.replace("&#x27;", "'") for run in done.data.runs)
+    told = [run.sentence[:40] for run in done.data.runs if "learn" not in run.run]
+    assert all(sentence in page.replace("&#x27;", "'") for sentence in told)
+    assert "queries recover a 3 x 3 head" in page
     assert "Runs that cannot be read" in page
+    # An attempt stands on the page of its audit.
+    assert "audit/attempt" not in page
     assert done.data.report == str(root / "index.html")
 
 

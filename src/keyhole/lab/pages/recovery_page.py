@@ -92,11 +92,11 @@ def _draw_verdict(data: RecoveryRecord) -> Markup:
         "p", element("span", mark, aria_hidden="true"), f" {name}", class_=f"verdict {style}"
     )
     question = summaries.describe_question(data)
-    finding, told = _split_sentence(data)
+    finding, told = split_sentence(data)
     return join_markup(badge, element("h1", finding), element("p", told), format_note(question))
 
 
-def _split_sentence(data: RecoveryRecord) -> tuple[str, str]:
+def split_sentence(data: RecoveryRecord) -> tuple[str, str]:
     """The finding that stands above a page, and what is said below it."""
     shape = _describe_shape(data)
     if shape is not None:

@@ -77,13 +77,15 @@ def _find_runs(root: Path) -> tuple[list[SavedRun[Any]], list[str]]:
     """Runs below a directory, and the sentences on those that cannot be read."""
     runs: list[SavedRun[Any]] = []
     damaged: list[str] = []
-    # Runs hold runs, as a tour does; deeper than that nothing is looked for.
+    # A tour holds runs; deeper than that nothing is looked for.
     for file in sorted({*root.glob("*/record.json"), *root.glob("*/*/record.json")}):
         try:
             runs.append(read_run(str(file.parent)))
         except InvalidInput as error:
             damaged.append(str(error))
-    return runs, damaged
+    # Attempts stand on the page of their audit.
+    audits = {run.directory for run in runs if run.kind == "audit"}
+    return [run for run in runs if run.directory.parent not in audits], damaged
 
 
 def _choose_report_directory(

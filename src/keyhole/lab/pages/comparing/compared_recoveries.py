@@ -105,10 +105,10 @@ def draw_run_errors(named: Named) -> Markup:
     if not svg:
         return Markup()
     note = (
-        "One mark per recovery: its disagreement with fresh answers, relative to the token values."
-        " Lines follow the error of one model as queries are added, where the truth was known;"
-        " amber triangles are attempts of an audit, crosses are refuted. Lower left is a better"
-        " extractor."
+        "One mark per recovery: its disagreement with fresh answers, relative to the token values;"
+        " where answers carry errors, the error bar of W. Lines follow the error of one model as"
+        " queries are added, where the truth was known; amber triangles are attempts of an audit,"
+        " crosses are refuted. Lower left is a better extractor."
     )
     return format_section("Error against queries", svg, format_note(note))
 
@@ -116,7 +116,9 @@ def draw_run_errors(named: Named) -> Markup:
 def _trace_run_errors(name: str, data: Envelope) -> Iterator[Line]:
     if isinstance(data, RecoveryRecord) and (fresh := data.fresh_error) and fresh.relative:
         count = count_learning_queries(data)
-        error = fresh.relative
+        # Errors of answers, over the values of tokens near zero, say nothing of the model.
+        noisy = data.verdict == "WITHIN_TOLERANCE"
+        error = (data.error_bar if noisy else None) or fresh.relative
         said = f"{name}: {count:,} queries, error {format_number(error)}"
         yield Line(
             shorten_name(name),

@@ -9,8 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 from keyhole.drawing.html import Markup, element, format_note, format_section, join_markup
+from keyhole.lab.pages.recovery_page import split_sentence
 from keyhole.lab.pages.shell import wrap_page
-from keyhole.lab.runs.reading import SavedRun
+from keyhole.lab.runs.reading import SavedRun, guard_drawing
+from keyhole.lab.runs.recovery_records import RecoveryRecord
 
 Runs = Sequence[SavedRun[Any]]
 
@@ -24,7 +26,7 @@ def draw_index_page(runs: Runs, damaged: Sequence[str], root: Path, beside: Path
         root: the directory they lie in.
         beside: where the page is put; links lead from there.
     """
-    parts = [element("h1", f"{len(runs)} runs of {root.resolve().name or root}")]
+    parts = [element("h1", f"{len(runs)} runs in the directory {root.resolve().name or root}")]
     kinds = dict.fromkeys(run.kind for run in runs)
     parts += [_list_kind(kind, runs, root, beside) for kind in kinds]
     if damaged:
@@ -52,4 +54,10 @@ def _tell_run(run: SavedRun[Any], root: Path, beside: Path) -> Iterator[str]:
         yield element("b", name)
     verdict = getattr(run.data, "verdict", None)
     yield f" {verdict}. " if verdict else ". "
-    yield run.data.sentence or "A run without a sentence."
+    yield guard_drawing(run, _find_headline, run) or "A run without a sentence."
+
+
+def _find_headline(run: SavedRun[Any]) -> str:
+    """What stands above the page of a run; sentences of recoveries are too long for a list."""
+    recovered = isinstance(run.data, RecoveryRecord) and run.kind == "learn"
+    return split_sentence(run.data)[0] if recovered else run.data.sentence
