@@ -25,6 +25,9 @@ from keyhole.drawing.faces import Face
 from keyhole.errors import InvalidInput
 from keyhole.models.yardsticks import Reach, Yardstick, blur_entries, measure_beside, measure_head
 
+Scored = Float[Array, "heads batch length embed"]
+Mixed = Float[Array, "heads batch length outputs"]
+
 
 @runtime_checkable
 class Model(Protocol):
@@ -313,11 +316,8 @@ class MultiHead(Face):
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
-class SelfAttention(Face):
-    r"""A sequence-to-sequence layer whose heads are summed.
-
-    $$F(X) = \sum_h \mathrm{softmax}(X Q_h K_h^\top X^\top) X V_h$$
-    """
+class ProjectedHeads(Face):
+    """What the heads of a sequence-to-sequence layer make of a token: queries, keys, values."""
 
     Q: Float[Array, "heads width embed"]
     K: Float[Array, "heads width embed"]
@@ -342,12 +342,24 @@ class SelfAttention(Face):
         """Numbers answered per position."""
         return self.V.shape[2]
 
+    def project(self, X: Sequences) -> tuple[Scored, Scored, Mixed]:
+        """Queries, keys and values of every head at every position."""
+        check_sequences(X, self.width)
+        queries, keys, values = (np.einsum("bnd,hdm->hbnm", X, P) for P in (self.Q, self.K, self.V))
+        return queries, keys, values
+
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class SelfAttention(ProjectedHeads):
+    r"""A sequence-to-sequence layer whose heads are summed.
+
+    $$F(X) = \sum_h \mathrm{softmax}(X Q_h K_h^\top X^\top) X V_h$$
+    """
+
     def __call__(self, X: Sequences) -> Float[Array, "batch length outputs"]:
         """The new sequence."""
-        check_sequences(X, self.width)
-        queries, keys = (np.einsum("bnd,hdm->hbnm", X, P) for P in (self.Q, self.K))
-        weights = softmax(queries @ keys.swapaxes(-1, -2))
-        return np.sum(weights @ np.einsum("bnd,hdo->hbno", X, self.V), axis=0)
+        queries, keys, values = self.project(X)
+        return np.sum(softmax(queries @ keys.swapaxes(-1, -2)) @ values, axis=0)
 
     def read_last(self, c: Array | None = None) -> Head | MultiHead:
         r"""The last row read along `c`: heads with $W = K Q^\top$ and $V c$.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -28,6 +27,7 @@ from keyhole.lab.sweeps.cluster import Cluster
 from keyhole.lab.sweeps.engines import Engine, Outcome, Pool, Serial, Work
 from keyhole.lab.sweeps.expectations import judge_expectations
 from keyhole.lab.sweeps.files import Sweep, read_sweep
+from keyhole.oracles.progress.bars import ProgressBar, TerminalBar
 
 REFUSED = 3
 Loader = Callable[[type[Job]], object]
@@ -114,7 +114,7 @@ def _drive_engine(missing: dict[str, Job], engine: Engine, store: Store, sweep: 
                 store.put(_make_stored_row(key, sweep.kind, missing[key], outcome))
                 flying -= 1
                 left -= 1
-                shown.advance()
+                shown.advance(1)
 
 
 def _make_stored_row(key: str, kind: str, job: Job, outcome: Outcome) -> StoredRow:
@@ -134,9 +134,9 @@ class _Lines:
         self.count = 0
         self.start = self.last = time.monotonic()
 
-    def advance(self) -> None:
-        """One more job has ended."""
-        self.count += 1
+    def advance(self, jobs: int) -> None:
+        """So many more jobs have ended."""
+        self.count += jobs
         now = time.monotonic()
         if now - self.last >= SECONDS_BETWEEN_LINES or self.count == self.total:
             left = (now - self.start) / self.count * (self.total - self.count)
@@ -145,49 +145,15 @@ class _Lines:
             )
             self.last = now
 
-
-class _Bar:
-    """Progress as a bar with the time left."""
-
-    def __init__(self, bar: Any, total: int, name: str) -> None:
-        self.bar = bar
-        self.task = bar.add_task(name, total=total)
-
-    def advance(self) -> None:
-        """One more job has ended."""
-        self.bar.advance(self.task)
+    def close(self) -> None:
+        """Nothing is left to take away."""
 
 
-def _show_progress(name: str, total: int) -> AbstractContextManager[_Lines | _Bar]:
+@contextmanager
+def _show_progress(name: str, total: int) -> Generator[ProgressBar]:
     # A bar is redrawn in place, which fills a log file with its every state.
-    show = _show_progress_bar if sys.stderr.isatty() else _show_progress_lines
-    return show(name, total)
-
-
-@contextmanager
-def _show_progress_lines(name: str, total: int) -> Generator[_Lines]:
-    yield _Lines(name, total)
-
-
-@contextmanager
-def _show_progress_bar(name: str, total: int) -> Generator[_Bar]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield _Bar(bar, total, name)
+    with closing(TerminalBar(name, total) if sys.stderr.isatty() else _Lines(name, total)) as shown:
+        yield shown
 
 
 def _finish_sweep(

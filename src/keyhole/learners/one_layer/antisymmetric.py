@@ -40,6 +40,7 @@ from keyhole.learners.verifying.ending import SPENT, Doubt, Ending, repeat_case,
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import AbsAffine, Gated, OneLayer, ReluNet
 from keyhole.oracles import Counted, Oracle
+from keyhole.oracles.wrappers import Wrapper
 
 _ATTEMPTS = 4  # at the network
 _ROUNDINGS = 64.0  # of both answers, within which their difference is nothing
@@ -49,21 +50,9 @@ _BIASED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Odd:
+@dataclass(slots=True)
+class Odd(Wrapper):
     """The odd part of an oracle, f(X) - f(-X), at two questions each."""
-
-    inner: Oracle
-
-    @property
-    def width(self) -> int:
-        """Size of a token."""
-        return self.inner.width
-
-    @property
-    def outputs(self) -> int | None:
-        """Numbers per answer."""
-        return self.inner.outputs
 
     def ask(self, X: Sequences) -> Answers:
         """Differences of answers; `BudgetSpent` carries those of whole pairs."""
@@ -78,21 +67,9 @@ class Odd:
         return _subtract_pairs(answers)
 
 
-@dataclass(frozen=True, slots=True)
-class LoneTokens:
+@dataclass(slots=True)
+class LoneTokens(Wrapper):
     """An oracle that is asked the last token of every sequence alone."""
-
-    inner: Oracle
-
-    @property
-    def width(self) -> int:
-        """Size of a token."""
-        return self.inner.width
-
-    @property
-    def outputs(self) -> int | None:
-        """Numbers per answer."""
-        return self.inner.outputs
 
     def ask(self, X: Sequences) -> Answers:
         """Answers to last tokens."""

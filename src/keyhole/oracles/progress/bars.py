@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class ProgressBar(Protocol):
     """Something that shows how far one is, until it is closed."""
 
-    def advance(self, sequences: int) -> None:
-        """So many more were answered."""
+    def advance(self, done: int, /) -> None:
+        """So many more were answered, or done."""
         ...
 
     def close(self) -> None:
