@@ -255,7 +255,7 @@ def load_with(*command, where):
     }
 
 
-BASE = {"base", "findings"}
+BASE = {"base", "findings", "found_units"}
 
 
 def test_commands_load_no_learner_they_do_not_use(tmp_path):

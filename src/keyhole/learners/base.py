@@ -15,6 +15,7 @@ from keyhole.claims import Certificate, Verdict
 from keyhole.drawing.faces import Face
 from keyhole.errors import InvalidInput, RecoveryFailed
 from keyhole.learners.findings import Recognition, Witness
+from keyhole.learners.found_units import FoundUnits
 from keyhole.models import Model
 from keyhole.oracles import Ledger, Oracle
 
@@ -303,6 +304,7 @@ class Recovery(Face, Generic[M]):
         recognised: what the first questions told, where they were asked.
         examined: the fresh questions by kind, where any were asked.
         explained: how many answers of the run were held against the model.
+        units: the hidden units of a network, one by one.
     """
 
     model: M | None
@@ -322,6 +324,7 @@ class Recovery(Face, Generic[M]):
     recognised: Recognition | None = None
     examined: Examined | None = None
     explained: int = 0
+    units: FoundUnits | None = None
 
     @property
     def sentence(self) -> str:

@@ -176,6 +176,28 @@ class JumpsRecord(Part, frozen=True, kw_only=True):
     start: Numbers
 
 
+class UnitsRecord(Part, frozen=True, kw_only=True):
+    """The hidden units of a network, one by one, in the order of its model.
+
+    Args:
+        activation: of all of them.
+        sizes: what each adds to slopes, beside the largest.
+        bars: standard error of each normal, as an angle.
+        faint: units smaller than this beside the largest would not have shown.
+        unread: numbers of units whose width was not read alone.
+        parallel: groups of units of one direction.
+        sentence: the same in words.
+    """
+
+    activation: str
+    sizes: Numbers
+    bars: Numbers
+    faint: Number
+    unread: list[int] = []
+    parallel: list[list[int]] = []
+    sentence: str = ""
+
+
 class CheckRecord(Part, frozen=True, kw_only=True):
     """One inequality, `measured <= limit`."""
 

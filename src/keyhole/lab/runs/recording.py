@@ -20,12 +20,14 @@ from keyhole.lab.runs.record_parts import (
     KindRecord,
     Queries,
     RecognitionRecord,
+    UnitsRecord,
     WitnessRecord,
 )
 from keyhole.lab.runs.records import take_fields
 from keyhole.lab.runs.recovery_records import RecoveryRecord
 from keyhole.learners.base import Counterexample, Examined, Fresh, Jumps, Recovery
 from keyhole.learners.findings import Recognition, Witness
+from keyhole.learners.found_units import FoundUnits
 from keyhole.models import AttentionLayer, Head, Model, MultiHead, OneLayer, TransformerBlock
 from keyhole.models.registry import name_kind
 from keyhole.oracles import Ledger
@@ -62,6 +64,7 @@ def record_recovery(recovery: Recovery[Any], kind: type[T], *, lost: int = 0) ->
         error_bar=_measure_error_bar(recovery),
         certificate=record_certificate(recovery.certificate),
         jumps=record_jumps(recovery.jumps),
+        units=record_units(recovery.units),
     )
 
 
@@ -146,6 +149,21 @@ def record_jumps(seen: Jumps | None) -> JumpsRecord | None:
         return None
     return JumpsRecord(
         angles=seen.angles.tolist(), sizes=seen.sizes.tolist(), start=seen.start.tolist()
+    )
+
+
+def record_units(found: FoundUnits | None) -> UnitsRecord | None:
+    """Hidden units as data, one by one."""
+    if found is None:
+        return None
+    return UnitsRecord(
+        activation=found.activation,
+        sizes=found.sizes.tolist(),
+        bars=found.bars.tolist(),
+        faint=found.faint,
+        unread=list(found.unread),
+        parallel=[list(group) for group in found.parallel],
+        sentence=found.sentence,
     )
 
 

@@ -18,6 +18,7 @@ from keyhole.lab.runs.record_parts import (
     ReplayRecord,
     Seconds,
     TokenAudit,
+    UnitsRecord,
     WiringRecord,
 )
 from keyhole.lab.runs.records import Envelope, RunRecord
@@ -45,6 +46,7 @@ class RecoveryRecord(RunRecord, frozen=True, kw_only=True):
         error_bar: standard errors of W, relative to W.
         certificate: the theorem this run instantiates.
         jumps: the steps that told several heads apart.
+        units: the hidden units of a network, one by one.
         model: the file of the model.
         parts: the file of what stages found, where a block was not verified.
         asked: sequences that were asked of the target itself in this run.
@@ -74,6 +76,7 @@ class RecoveryRecord(RunRecord, frozen=True, kw_only=True):
     error_bar: Number = None
     certificate: CertificateRecord | None = None
     jumps: JumpsRecord | None = None
+    units: UnitsRecord | None = None
     model: str | None = None
     parts: str | None = None
     asked: int | None = None

@@ -8,17 +8,17 @@ kind (smooth_network.unit_widths); a fit of all parameters to new answers ends i
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, pin_one_thread, rms
+from keyhole._arrays import EPS, Matrix, Vector, pin_one_thread, rms
 from keyhole.errors import BudgetSpent
 from keyhole.learners.gated_network.across import find_units
 from keyhole.learners.gated_network.gate_kinks import Circle, resolve_circle
 from keyhole.learners.gated_network.gate_offsets import SaturatedGates, solve_gate_offsets
 from keyhole.learners.gated_network.gated_form import GatedForm
-from keyhole.learners.gated_network.whole_fit import fit_form
+from keyhole.learners.gated_network.whole_fit import estimate_gate_bars, fit_form
 from keyhole.learners.networks.kinks import Ask, Unresolved
 from keyhole.learners.networks.lines import Phase
 from keyhole.learners.smooth_network.unit_kinds import UNIT_KINDS
@@ -46,12 +46,14 @@ class LearnedGates:
         form: the network; None where none was found.
         hidden: units found far away.
         unread: gates whose width was not read.
+        bars: standard error of the normal of each gate.
         spent: whether the budget ran out on the way.
     """
 
     form: GatedForm | None = None
     hidden: int = 0
-    unread: int = 0
+    unread: tuple[int, ...] = ()
+    bars: Vector = field(default_factory=lambda: np.zeros(0))
     spent: bool = False
 
 
@@ -151,11 +153,12 @@ class _Stages:
             readings = read_units(self.ask, found, rng=self.rng)
         if not readings.read.any():
             return LearnedGates(hidden=far.hidden)
-        form = self.fit(found, readings)
-        return LearnedGates(form, far.hidden, int((~readings.read).sum()))
+        form, bars = self.fit(found, readings)
+        unread = tuple(int(j) for j in np.flatnonzero(~readings.read))
+        return LearnedGates(form, far.hidden, unread, bars)
 
-    def fit(self, found: SaturatedGates, readings: Readings) -> GatedForm:
-        """The kind of gate that fits answers near the gates, the likeliest first."""
+    def fit(self, found: SaturatedGates, readings: Readings) -> tuple[GatedForm, Vector]:
+        """The kind of gate that fits answers near the gates, the likeliest first, and its bars."""
         likeliest = sorted(self.kinds, key=lambda kind: readings.widths(kind)[1])
         starts = [
             replace(
@@ -173,7 +176,8 @@ class _Stages:
             if fits[-1][0] <= max(_FITS, 1e4 * self.roundoff):
                 break
         left, _, form = min(fits)
-        return self.polish(form, left, unit, x, y)
+        form, x, y = self.polish(form, left, unit, x, y)
+        return form, estimate_gate_bars(form, x, y, rng=self.rng)
 
     def ask_near(self, unit: float, count: int) -> tuple[Matrix, Matrix]:
         """New points about the gates, and answers there."""
@@ -183,7 +187,9 @@ class _Stages:
         with self.phase("fit"):
             return x, self.ask(x)
 
-    def polish(self, form: GatedForm, left: float, unit: float, x: Matrix, y: Matrix) -> GatedForm:
+    def polish(
+        self, form: GatedForm, left: float, unit: float, x: Matrix, y: Matrix
+    ) -> tuple[GatedForm, Matrix, Matrix]:
         """The form fitted to a few more answers, where so few had hardly any say in a part."""
         for _ in range(_POLISHED):
             # What more answers cannot mend is not a matter of how many there are.
@@ -194,7 +200,7 @@ class _Stages:
             y = np.concatenate([y, answers])
             form = fit_form(form, x, y, steps=_STEPS, iterations=_ITERATIONS)
             left = _measure_left(form, x, y)
-        return form
+        return form, x, y
 
 
 def _measure_left(form: GatedForm, x: Matrix, y: Matrix) -> float:

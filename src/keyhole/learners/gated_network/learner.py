@@ -7,10 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from keyhole._arrays import Matrix
+from keyhole._arrays import Matrix, Vector
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.found_units import FoundUnits, list_found_units
 from keyhole.learners.gated_network.all_gates import (
     KINDS,
     LEAST_OUTPUTS,
@@ -20,6 +21,7 @@ from keyhole.learners.gated_network.all_gates import (
 )
 from keyhole.learners.gated_network.gate_offsets import RAY, count_pairs
 from keyhole.learners.networks.learner import Network
+from keyhole.learners.networks.parallel import find_parallel_groups
 from keyhole.learners.networks.tangent import fit_tangent
 from keyhole.learners.smooth_network.unit_widths import ROUNDS, count_readings
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
@@ -166,16 +168,32 @@ class _GatedRun:
     ) -> Recovery[Gated | AbsAffine]:
         """The recovery."""
         model = self.model if isinstance(self.model, Gated) else None
+        units = self._list_gates()
         return conclude(
             self.oracle,
             ending,
             Account(
                 model=self.model,
                 reason=_explain_gates_found(model),
-                determined=_describe_determined_gates(model, self.learned.unread, ending.verdict),
+                determined=_describe_determined_gates(model, self.learned, ending.verdict, units),
                 degrees_of_freedom=None if model is None else model.degrees_of_freedom,
                 certificate=None if seen is None else self._certify(model, ending.verdict, seen),
+                units=units,
             ),
+        )
+
+    def _list_gates(self) -> FoundUnits | None:
+        """The gates, where they were told apart."""
+        form, learned = self.learned.form, self.learned
+        if form is None:
+            return None
+        sizes: Vector = np.linalg.norm(form.C, axis=1)
+        return list_found_units(
+            form.kind or "",
+            sizes,
+            learned.bars,
+            unread=learned.unread,
+            parallel=find_parallel_groups(form.n),
         )
 
     def _certify(
@@ -212,14 +230,17 @@ def _explain_gates_found(model: Gated | None) -> str:
     )
 
 
-def _describe_determined_gates(model: Gated | None, unread: int, verdict: Verdict) -> str:
+def _describe_determined_gates(
+    model: Gated | None, learned: LearnedGates, verdict: Verdict, units: FoundUnits | None
+) -> str:
     if model is None:
         return "Nothing was determined."
     if not verdict.verified:
+        unread = len(learned.unread)
         gates = f" The width of {unread} of {model.hidden} gates was not read." if unread else ""
         return f"The model is the best one found; nothing of it is certain.{gates}"
     return (
         f"Gates A, a of {model.hidden} units are determined up to order; the other factors B, b and"
-        " the output weights C up to one number for each unit, which they share. Units whose output"
-        " weight is below rounding are not seen."
+        " the output weights C up to one number for each unit, which they share."
+        f" {'' if units is None else units.sentence}".rstrip()
     )

@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Vector, pin_one_thread, rms
+from keyhole._arrays import EPS, Array, Matrix, Vector, pin_one_thread, rms
 from keyhole.learners.fitting import solve_whole_step
 from keyhole.learners.gated_network.gated_form import GatedForm
+from keyhole.models.last_token.gated import gated_freedom
 
 PARTS = ("n", "t", "s", "b", "e", "C", "c")
 FAR = ("n", "b", "C")
+_DRAWS, _BAR_ITERATIONS = 2, 200  # of noise, for error bars
 _GAINS = 0.7  # a step that leaves more than this share is the last
 
 
@@ -139,3 +141,21 @@ def fit_form(
             if not gained:
                 break
     return best
+
+
+def estimate_gate_bars(
+    form: GatedForm, x: Matrix, y: Matrix, *, rng: np.random.Generator
+) -> Vector:
+    """Standard error of the normal of each gate: how far noise like what is left moves it."""
+    freedom = gated_freedom(form.n.shape[1], hidden=form.hidden, outputs=y.shape[1])
+    spare = max(1 - freedom / y.size, 1 / y.size)
+    noise = max(rms(y - form.points(x)) / np.sqrt(spare), EPS * rms(y))
+    slopes = differentiate(form, x, np.ones(len(x)))
+    with pin_one_thread(), np.errstate(all="ignore"):
+        moved = [
+            solve_whole_step(
+                slopes, noise * rng.normal(size=y.shape), PARTS, iterations=_BAR_ITERATIONS
+            )["n"]
+            for _ in range(_DRAWS)
+        ]
+    return np.asarray(np.sqrt((np.array(moved) ** 2).sum(axis=2).mean(axis=0)))

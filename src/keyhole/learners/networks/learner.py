@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -11,7 +12,9 @@ from keyhole._arrays import Array, Matrix, Vector
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.found_units import FoundUnits, list_found_units
 from keyhole.learners.networks.lines import Learned, learn_network, measure_typical_distance
+from keyhole.learners.networks.parallel import find_parallel_groups
 from keyhole.learners.networks.tangent import allow_line_queries, fit_tangent
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
@@ -32,6 +35,8 @@ from keyhole.models import AbsAffine
 from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
+
+_UNSEEN = "Units whose jump is below rounding are not seen."
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +152,18 @@ class _NetworkRun:
     ) -> Recovery[AbsAffine]:
         """The recovery."""
         bars = self.learned.bars if self.learned is not None else np.zeros(0)
+        units = None if model is None else list_hyperplanes(model, bars)
         return conclude(
             self.oracle,
             ending,
             Account(
                 model=model,
                 reason=_explain_network_found(model),
-                determined=_describe_determined_network(model, ending.verdict),
+                determined=_describe_determined_network(model, ending.verdict, units),
                 degrees_of_freedom=None if model is None else model.degrees_of_freedom,
                 certificate=_certify_one_line(self, model, ending.verdict, seen),
                 bars=_scale_network_bars(model, bars),
+                units=units,
             ),
         )
 
@@ -179,7 +186,18 @@ def _explain_network_found(model: AbsAffine | None) -> str:
     )
 
 
-def _describe_determined_network(model: AbsAffine | None, verdict: Verdict) -> str:
+def list_hyperplanes(
+    model: AbsAffine, bars: Vector, activation: str = "relu", unread: Sequence[int] = ()
+) -> FoundUnits | None:
+    """The units of a normal form, where the errors of its normals are known."""
+    sizes: Vector = np.linalg.norm(model.D, axis=1)
+    parallel = find_parallel_groups(model.n)
+    return list_found_units(activation, sizes, bars, unread=unread, parallel=parallel)
+
+
+def _describe_determined_network(
+    model: AbsAffine | None, verdict: Verdict, units: FoundUnits | None
+) -> str:
     if model is None:
         return "Nothing was determined."
     if not verdict.verified:
@@ -190,7 +208,7 @@ def _describe_determined_network(model: AbsAffine | None, verdict: Verdict) -> s
     return (
         f"{model.hidden} hyperplanes n, t with their jumps D, and the affine part P, q, are"
         " determined up to order and signs of (n, t); the side each unit is active on"
-        f" {follows}. Units whose jump is below rounding are not seen."
+        f" {follows}. {_UNSEEN if units is None else units.sentence}"
     )
 
 

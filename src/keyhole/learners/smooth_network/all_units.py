@@ -8,11 +8,11 @@ parameters only where that leaves too much (value_fit).
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, rms
+from keyhole._arrays import EPS, Matrix, Vector, rms
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.networks.kinks import Ask
 from keyhole.learners.networks.lines import Phase, learn_network
@@ -46,13 +46,15 @@ class LearnedUnits:
         far: the ReLU network that it is far away; None where it is none.
         form: the network; None where no unit showed a width.
         unread: units whose width was not read, and is the median where the fit left it.
+        bars: standard error of each normal.
         left: relative residual near the units.
         spent: whether the budget ran out on the way.
     """
 
     far: AbsAffine | None
     form: SmoothForm | None = None
-    unread: int = 0
+    unread: tuple[int, ...] = ()
+    bars: Vector = field(default_factory=lambda: np.zeros(0))
     left: float = np.inf
     spent: bool = False
 
@@ -106,7 +108,7 @@ def learn_smooth_units(
         return LearnedUnits(None)
     # So far out offsets are rounding.
     far = replace(found.model, t=np.zeros(found.model.hidden), q=np.zeros(outputs))
-    stages = _Stages(ask, far, max(found.gap, roundoff), roundoff, kinds, phase, rng)
+    stages = _Stages(ask, far, found.bars, max(found.gap, roundoff), roundoff, kinds, phase, rng)
     try:
         return stages.run()
     except BudgetSpent:
@@ -119,6 +121,7 @@ class _Stages:
 
     ask: Ask
     far: AbsAffine
+    bars: Vector
     gap: float
     roundoff: float
     kinds: tuple[str, ...]
@@ -136,8 +139,8 @@ class _Stages:
             return LearnedUnits(self.far)
         form, left = self.fit(found.lines, readings)
         form, left = self.polish(form, left)
-        unread = int((~readings.read).sum())
-        return LearnedUnits(self.far, form, unread, left)
+        unread = tuple(int(j) for j in np.flatnonzero(~readings.read))
+        return LearnedUnits(self.far, form, unread, self.bars, left)
 
     def fit(self, lines: AbsAffine, readings: Readings) -> tuple[SmoothForm, float]:
         """The kind of unit that fits answers near the units, the likeliest first."""

@@ -19,7 +19,8 @@ from keyhole._arrays import Matrix
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Plan, Recovery, Status
-from keyhole.learners.networks.learner import Network
+from keyhole.learners.found_units import FoundUnits
+from keyhole.learners.networks.learner import Network, list_hyperplanes
 from keyhole.learners.networks.tangent import allow_line_queries, fit_tangent
 from keyhole.learners.smooth_network.all_units import (
     KINDS,
@@ -191,17 +192,26 @@ class _SmoothRun:
         certificate = None
         if seen is not None and model is not None:
             certificate = self._certify(model, ending.verdict, seen)
+        found = self._list_units()
         return conclude(
             self.oracle,
             ending,
             Account(
                 model=model,
                 reason=_explain_smooth_found(model, self.units),
-                determined=_describe_determined_units(model, self.units, ending.verdict),
+                determined=_describe_determined_units(model, self.units, ending.verdict, found),
                 degrees_of_freedom=None if model is None else self.freedom(model),
                 certificate=certificate,
+                units=found,
             ),
         )
+
+    def _list_units(self) -> FoundUnits | None:
+        """The units, where they were told apart."""
+        form, learned = self.learned.form, self.learned
+        if form is None:
+            return None
+        return list_hyperplanes(form.lines, learned.bars, form.kind, learned.unread)
 
     def freedom(self, model: ReluNet) -> int:
         """Numbers that values determine."""
@@ -232,7 +242,9 @@ def _explain_smooth_found(model: ReluNet | None, units: int) -> str:
     )
 
 
-def _describe_determined_units(model: ReluNet | None, units: int, verdict: Verdict) -> str:
+def _describe_determined_units(
+    model: ReluNet | None, units: int, verdict: Verdict, found: FoundUnits | None
+) -> str:
     if model is None:
         return "Nothing was determined."
     if not verdict.verified:
@@ -241,6 +253,6 @@ def _describe_determined_units(model: ReluNet | None, units: int, verdict: Verdi
     sides = f"does not; {added} units in pairs carry a linear part" if added else "follows"
     return (
         f"Weights, biases and output weights of {units} units, and an affine part, are determined"
-        f" up to order and the side each unit is active on, which {sides}. Units whose output"
-        " weight is below rounding are not seen."
+        f" up to order and the side each unit is active on, which {sides}."
+        f" {'' if found is None else found.sentence}".rstrip()
     )

@@ -17,6 +17,7 @@ from keyhole.claims import Certificate, Verdict
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Examined, Fresh, Jumps, Recovery, Status
 from keyhole.learners.findings import Witness
+from keyhole.learners.found_units import FoundUnits
 from keyhole.learners.verifying.examination import EXACT, Examination, Ruler, measure_scatter
 from keyhole.learners.verifying.rules import describe_witness
 from keyhole.models import Model
@@ -129,6 +130,7 @@ class Account(Generic[M]):
     certificate: Certificate | None = None
     bars: Mapping[str, Array] = field(default_factory=dict[str, Array])
     jumps: Jumps | None = None
+    units: FoundUnits | None = None
 
 
 def settle(
@@ -302,6 +304,7 @@ def conclude(oracle: Counted, ending: Ending, account: Account[M]) -> Recovery[M
         bars=account.bars,
         detail=ending.detail,
         jumps=account.jumps,
+        units=account.units,
         examined=ending.examined,
     )
 

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from keyhole.lab.pages import recovery_page
 from keyhole.lab.pages.parts.portraits import draw_portrait
-from keyhole.lab.runs.record_parts import Queries
+from keyhole.lab.runs.record_parts import Queries, UnitsRecord
 from keyhole.lab.runs.recovery_records import LearnRecord
 from keyhole.models import AbsAffine, Gated, MultiHead, OneLayer, ReluNet, save
 from support.pages import read_cells
@@ -93,6 +93,19 @@ def test_a_network_shows_jumps_offsets_and_normals_in_one_order(shown, rng):
         rtol=0.06,
     )
     assert "A network of 6 hidden units" in page
+
+
+def test_error_bars_stand_in_the_order_of_units_and_not_of_pairs(shown, rng):
+    """The last two units of this model carry a linear part, and have no bars of their own."""
+    net = ReluNet.random(4, hidden=8, outputs=2, activation="gelu", rng=rng)
+    bars = [1e-12, 3e-9, 2e-10, 4e-11, 5e-12, 6e-11]
+    units = UnitsRecord(activation="gelu", sizes=[1.0] * 6, bars=bars, faint=1e-9)
+    jump = np.linalg.norm(net.W1, axis=1) * np.linalg.norm(net.W2, axis=0)
+    order = [j for j in jump.argsort()[::-1] if j < 6]
+    page = shown(net, units=units)
+    drawn = told(page, "error bar of the normal of unit")
+    np.testing.assert_allclose(drawn, np.array(bars)[order], rtol=0.01)
+    assert "error bar of the normal" not in shown(net)
 
 
 def test_smooth_units_are_drawn_by_the_hyperplanes_they_turn_about(shown, rng):

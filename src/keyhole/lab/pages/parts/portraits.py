@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Vector
+from keyhole._arrays import Indices, Matrix, Vector
 from keyhole.claims import Verdict
 from keyhole.drawing.describing import Axes
 from keyhole.drawing.heatmaps import draw_signed_heatmap
@@ -134,6 +134,7 @@ def draw_network_portrait(data: RecoveryRecord, net: Network) -> Markup:
             np.abs(form.t[order]),
             across="hidden unit",
         ),
+        _draw_unit_bars(data, order),
         draw_signed_heatmap(
             "normals n of the hidden units", form.n[order], name="n", axes=_NORMALS
         ),
@@ -159,11 +160,27 @@ def _draw_gated_portrait(data: RecoveryRecord, net: Gated) -> Markup:
             size[order],
             across="hidden unit",
         ),
+        _draw_unit_bars(data, order),
         draw_signed_heatmap("gates A", net.A[order], name="A", axes=_NORMALS),
         draw_signed_heatmap("factors B", net.B[order], name="B", axes=_NORMALS),
     )
     note = "Units are numbered by their size, largest first; a factor between B and C is free."
     return format_section(title, join_pictures(*figures), element("p", note))
+
+
+def _draw_unit_bars(data: RecoveryRecord, order: Indices) -> Markup:
+    """How well each unit is known, where that was estimated: those of the model, largest first."""
+    if data.units is None:
+        return Markup()
+    bars = np.asarray(data.units.bars, dtype=np.float64)
+    # Pairs that carry a linear part are no units of their own.
+    return _draw_log_sizes(
+        data,
+        "error bar of the normal of unit",
+        "standard error of n, log scale",
+        bars[order[order < len(bars)]],
+        across="hidden unit",
+    )
 
 
 def _draw_log_sizes(
