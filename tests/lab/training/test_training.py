@@ -16,6 +16,7 @@ from keyhole.lab.pages.training_page import draw_training_page, draw_training_ru
 from keyhole.lab.running import run_job
 from keyhole.lab.runs.other_records import JobCounts
 from keyhole.lab.runs.reading import read_run
+from keyhole.lab.runs.rows import list_training_rows
 from keyhole.lab.targets.round_trip import answer_every_row, hide_layer
 from keyhole.lab.training.adam import Adam
 from keyhole.lab.training.choosing import choose_net
@@ -361,6 +362,13 @@ def test_every_size_that_may_be_given_to_a_model_changes_what_it_computes(model)
     for name in sorted(APPLY[model]):
         other = run_job(job(**asked | {name: SIZES[name]}))
         assert other.data.errors != usual, name
+
+
+def test_one_seed_is_named_and_has_no_median():
+    one, two = (run_job(job(steps=1, seeds=seeds, seed=7)).data for seeds in (1, 2))
+    assert ", of seed 7; answering zero" in one.sentence
+    assert "the median of 2 seeds (from" in two.sentence
+    assert ("trained", "1 steps, one seed") in list_training_rows(one)
 
 
 def test_the_error_of_the_last_token_is_that_of_the_numpy_model():

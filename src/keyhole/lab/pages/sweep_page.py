@@ -145,6 +145,9 @@ def pair_values(x: Any, y: Any) -> list[tuple[float, float]]:
         ]
     if isinstance(y, list):
         return [point for each in cast(list[Any], y) for point in pair_values(x, each)]
+    # One number stands at every x, as what is known of a whole curve does.
+    if isinstance(x, list):
+        return [point for each in cast(list[Any], x) for point in pair_values(each, y)]
     if _is_finite_number(x) and _is_finite_number(y):
         return [(float(cast(float, x)), float(cast(float, y)))]
     return []

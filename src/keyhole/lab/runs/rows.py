@@ -275,7 +275,8 @@ def list_training_rows(record: TrainRecord) -> Rows:
     yield "model", f"{record.model_name}, {record.parameters:,} parameters"
     # Constructed weights have nothing that was trained.
     if record.parameters:
-        yield "trained", f"{record.steps:,} steps, {record.seeds} seeds"
+        seeds = "one seed" if record.seeds == 1 else f"{record.seeds} seeds"
+        yield "trained", f"{record.steps:,} steps, {seeds}"
     for name, value in record.lines.items():
         yield name.replace("_", " "), format_number(value)
     if record.lengths is not None:

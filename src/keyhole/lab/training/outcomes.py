@@ -115,14 +115,21 @@ def _describe_outcome(data: TrainRecord, errors: list[float]) -> str:
     if not data.parameters:
         said = f"Constructed weights on {data.task}: "
     if data.accuracy is not None:
-        said += f"{100 * (1 - middle):.2f} % of labels right, the median of {data.seeds} seeds"
-        said += f" (from {100 * (1 - most):.2f} to {100 * (1 - least):.2f})"
+        said += f"{100 * (1 - middle):.2f} % of labels right, "
+        said += _describe_seeds(data, f"{100 * (1 - most):.2f} to {100 * (1 - least):.2f}")
         majority = data.lines["majority"] or 0.0
         return said + f"; the more frequent label is right in {100 * (1 - majority):.2f} %."
-    said += f"relative error {middle:.2g}, the median of {data.seeds} seeds"
-    said += f" (from {least:.2g} to {most:.2g})"
+    said += f"relative error {middle:.2g}, "
+    said += _describe_seeds(data, f"{least:.2g} to {most:.2g}")
     mean = data.lines["mean_of_all"]
     return said + f"; answering zero has 1, the mean of all vectors {mean:.3g}."
+
+
+def _describe_seeds(data: TrainRecord, span: str) -> str:
+    """Of which seeds a number is the median, or of which one."""
+    if data.seeds == 1:
+        return f"of seed {data.seed}"
+    return f"the median of {data.seeds} seeds (from {span})"
 
 
 def format_train_command(job: TrainJob) -> str:
