@@ -109,6 +109,7 @@ from keyhole.models.blocks.random_blocks import random_block as random_block
 from keyhole.models.blocks.transformer_block import TransformerBlock as TransformerBlock
 from keyhole.models.last_token.gated import Gated as Gated
 from keyhole.models.layers.attention_layer import AttentionLayer as AttentionLayer
+from keyhole.models.layers.foreign_state import export_state as export_state
 from keyhole.models.layers.heads_before_network import HeadsBeforeNetwork as HeadsBeforeNetwork
 from keyhole.models.layers.random_layers import random_layer as random_layer
 from keyhole.models.layers.tensor_row import TensorRow as TensorRow

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+import keyhole
 from keyhole.errors import InvalidInput
 from keyhole.models import AttentionLayer, Wiring
-from keyhole.models.layers.foreign_state import export_state
 
+export_state = keyhole.export_state
 torch = pytest.importorskip("torch", reason="torch is not installed")
 WIDTH, HEADS, RANK = 12, 3, 4
 
@@ -36,6 +37,42 @@ def test_multihead_attention_of_torch_answers_as_the_layer_does(rng, groups, bia
     with torch.no_grad():
         rows = theirs(*[torch.as_tensor(X)] * 3, need_weights=False)[0]
     np.testing.assert_allclose(rows[:, -1].numpy(), truth(X), atol=1e-12)
+
+
+@pytest.mark.parametrize("groups", [1, HEADS])
+@pytest.mark.parametrize("biased", [True, False])
+def test_attention_of_gpt2_answers_as_the_layer_does(rng, groups, biased):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from transformers.models.gpt2 import modeling_gpt2
+
+    truth = layer(rng, Wiring(), groups=groups, biased=biased)
+    config = transformers.GPT2Config(n_embd=WIDTH, n_head=HEADS, attn_implementation="eager")
+    theirs = loaded(modeling_gpt2.GPT2Attention(config, layer_idx=0), export_state(truth, "gpt2"))
+    X = rng.normal(size=(5, 7, WIDTH))
+    with torch.no_grad():
+        rows = theirs(torch.as_tensor(X))[0]
+    np.testing.assert_allclose(rows[:, -1].numpy(), truth(X), atol=1e-12)
+
+
+@pytest.mark.parametrize("groups", [1, HEADS])
+@pytest.mark.parametrize("biased", [True, False])
+def test_attention_of_bert_answers_as_the_layer_does(rng, groups, biased):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from transformers.models.bert import modeling_bert
+
+    truth = layer(rng, Wiring(), groups=groups, biased=biased)
+    config = transformers.BertConfig(
+        hidden_size=WIDTH, num_attention_heads=HEADS, attn_implementation="eager"
+    )
+    theirs = modeling_bert.BertAttention(config).double().eval()
+    state = {name: torch.tensor(W) for name, W in export_state(truth, "bert").items()}
+    kept = theirs.load_state_dict(state, strict=False)
+    assert kept.unexpected_keys == []
+    assert set(kept.missing_keys) == {"output.LayerNorm.weight", "output.LayerNorm.bias"}
+    X = torch.as_tensor(rng.normal(size=(5, 7, WIDTH)))
+    with torch.no_grad():
+        rows = theirs.output.dense(theirs.self(X)[0])
+    np.testing.assert_allclose(rows[:, -1].numpy(), truth(X.numpy()), atol=1e-12)
 
 
 @pytest.mark.parametrize("groups", [1, HEADS])
@@ -74,7 +111,7 @@ def test_llama_attention_answers_as_the_layer_does(rng, groups, biased):
         (Wiring(residual=True), "multihead", "residual"),
         (Wiring(positions="rope", softcap=5.0), "llama", "softcap"),
         (Wiring(positions="rope", rotary_share=0.5), "llama", "rotary share"),
-        (Wiring(), "gpt9", "one of multihead, llama"),
+        (Wiring(), "gpt9", "one of multihead, gpt2, bert, llama"),
     ],
 )
 def test_what_a_module_has_no_place_for_is_named(rng, wiring, module, words):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -11,20 +11,23 @@ from keyhole.errors import InvalidInput
 from keyhole.models.layers.attention_layer import AttentionLayer
 
 _LLAMA = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}
+_BERT = {"q": "self.query", "k": "self.key", "v": "self.value", "o": "output.dense"}
 # By which positions a module scores.
-_MODULES = {"multihead": "none", "llama": "rope"}
+_MODULES = {"multihead": "none", "gpt2": "none", "bert": "none", "llama": "rope"}
 
 
 def export_state(layer: AttentionLayer, module: str) -> dict[str, Array]:
     """The tensors of a layer by the names of a module, where the layer is one that it can be.
 
     Norm and residual stand outside such modules: a layer that has them is exported whole by
-    `lab.onnx.torch_modules`.
+    `export_torch`.
 
     Args:
         layer: what was recovered or written down.
-        module: multihead (`torch.nn.MultiheadAttention`, with `batch_first=True`) or llama
-            (`LlamaAttention` of transformers, whose config has the layer's sizes and rotary base).
+        module: multihead (`torch.nn.MultiheadAttention`, with `batch_first=True`); of transformers
+            gpt2 (`GPT2Attention`), bert (`BertAttention`, loaded with `strict=False`: the norm and
+            the residual behind it are its own) or llama (`LlamaAttention`, whose config has the
+            layer's sizes and rotary base).
 
     Raises:
         InvalidInput: the module has no place for something that the layer has.
@@ -36,7 +39,7 @@ def export_state(layer: AttentionLayer, module: str) -> dict[str, Array]:
             f"the layer does not fit a {module} module: it has {', '.join(misfits)}. keyhole's own"
             " torch module, or ONNX, takes every layer."
         )
-    return _name_multihead(layer) if module == "multihead" else _name_llama(layer)
+    return _NAMED[module](layer)
 
 
 def _list_misfits(layer: AttentionLayer, module: str) -> Iterator[str]:
@@ -51,7 +54,7 @@ def _list_misfits(layer: AttentionLayer, module: str) -> Iterator[str]:
     for name in ("residual", "window", "softcap", "sinks", "qk_norm"):
         if getattr(wiring, name):
             yield name
-    if module == "multihead" and not layer.width == layer.outputs == layer.heads * layer.rank:
+    if module != "llama" and not layer.width == layer.outputs == layer.heads * layer.rank:
         yield f"{layer.heads} heads of size {layer.rank} for width {layer.width}"
     if layer.width != layer.outputs:
         yield f"{layer.outputs} outputs for width {layer.width}"
@@ -73,14 +76,37 @@ def _join_heads(layer: AttentionLayer, shared: int = 1) -> dict[str, tuple[Array
 
 def _name_multihead(layer: AttentionLayer) -> dict[str, Array]:
     """As `torch.nn.MultiheadAttention(width, heads)` names them; groups are written out."""
-    parts = _join_heads(layer, layer.heads // layer.groups)
-    biases = [np.zeros(len(W)) if b is None else b for W, b in parts.values()]
+    parts = _fill_biases(layer)
     return {
         "in_proj_weight": np.concatenate([parts[name][0] for name in "qkv"]),
-        "in_proj_bias": np.concatenate(biases[:3]),
+        "in_proj_bias": np.concatenate([parts[name][1] for name in "qkv"]),
         "out_proj.weight": parts["o"][0],
-        "out_proj.bias": biases[3],
+        "out_proj.bias": parts["o"][1],
     }
+
+
+def _fill_biases(layer: AttentionLayer) -> dict[str, tuple[Array, Array]]:
+    """Weights and biases, zero where there are none; groups are written out."""
+    parts = _join_heads(layer, layer.heads // layer.groups)
+    return {name: (W, np.zeros(len(W)) if b is None else b) for name, (W, b) in parts.items()}
+
+
+def _name_gpt2(layer: AttentionLayer) -> dict[str, Array]:
+    """As `GPT2Attention` names them, whose matrices lie on their side."""
+    state = _name_multihead(layer)
+    return {
+        "c_attn.weight": np.ascontiguousarray(state["in_proj_weight"].T),
+        "c_attn.bias": state["in_proj_bias"],
+        "c_proj.weight": np.ascontiguousarray(state["out_proj.weight"].T),
+        "c_proj.bias": state["out_proj.bias"],
+    }
+
+
+def _name_bert(layer: AttentionLayer) -> dict[str, Array]:
+    """As `BertAttention` names them."""
+    parts = _fill_biases(layer)
+    weights = {f"{_BERT[name]}.weight": W for name, (W, _) in parts.items()}
+    return weights | {f"{_BERT[name]}.bias": b for name, (_, b) in parts.items()}
 
 
 def _name_llama(layer: AttentionLayer) -> dict[str, Array]:
@@ -91,3 +117,11 @@ def _name_llama(layer: AttentionLayer) -> dict[str, Array]:
         return state
     biases = {name: np.zeros(len(W)) if b is None else b for name, (W, b) in parts.items()}
     return state | {f"{_LLAMA[name]}.bias": b for name, b in biases.items()}
+
+
+_NAMED: dict[str, Callable[[AttentionLayer], dict[str, Array]]] = {
+    "multihead": _name_multihead,
+    "gpt2": _name_gpt2,
+    "bert": _name_bert,
+    "llama": _name_llama,
+}

@@ -39,6 +39,7 @@ _PHASES: Mapping[str, str] = {
     "split": "sequences that tell the value maps of all heads apart",
     "keys": "sequences with few last tokens: the keys of every head",
     "queries": "sequences with many last tokens: the queries of every head",
+    "network": "the network behind the attention, asked by its own learner",
     "verify": "fresh sequences, not used for the fit",
     "lost": "asked before a kill, answers not kept",
 }
@@ -51,6 +52,7 @@ _OF_CLASS: Mapping[str, Mapping[str, str]] = {
         "fit": "sequences to which the whole unit is fitted",
     },
     "block": {
+        "norm": "answers to anything: the last norm, on whose plane they lie",
         "values": "long tokens: the value maps of the heads",
         "slices": "points on random circles: how many hidden units",
         "reads": "points across each unit: its direction and activation",
@@ -69,4 +71,7 @@ _OF_CLASS: Mapping[str, Mapping[str, str]] = {
 
 def describe_phase(name: str, model_class: str | None) -> str:
     """What a phase asked, for a class of model; nothing where that is not known."""
-    return _OF_CLASS.get(model_class or "", {}).get(name) or _PHASES.get(name, "")
+    own = _OF_CLASS.get(model_class or "", {})
+    # A run that failed names the class of what was tried first.
+    others = (words[name] for words in _OF_CLASS.values() if name in words)
+    return own.get(name) or _PHASES.get(name) or next(others, "")
