@@ -5,6 +5,7 @@ import pytest
 
 from keyhole import Counted, LogProbabilities, Noisy, Rounded, TokenIds, TopAnswers
 from keyhole.errors import BadAnswer
+from keyhole.learners.logits import spectra
 from keyhole.learners.logits.projection import fit_ellipsoid
 from keyhole.learners.logits.reading import Reading, list_blocks, whiten_blocks
 from keyhole.learners.logits.signature import compare_spaces
@@ -104,6 +105,22 @@ def test_no_size_is_stated_where_no_gap_supports_it(oracle, most):
         assert found.rank is None
         assert found.reason
         assert found.error == 1.0
+
+
+def test_a_long_vocabulary_is_read_in_parts_as_in_one(monkeypatch):
+    rng = np.random.default_rng(0)
+    for prompts, ids in ((40, 700), (300, 50)):
+        low = rng.normal(size=(prompts, 9)) @ rng.normal(size=(9, ids)) + rng.normal(size=ids)
+        whole = find_rank(low)
+        monkeypatch.setattr(spectra, "_AT_ONCE", 1 << 10)
+        parts = find_rank(low)
+        monkeypatch.undo()
+        assert parts.rank == whole.rank == 9
+        true = np.linalg.svd(low - low.mean(axis=0))
+        np.testing.assert_allclose(parts.values[:9], true[1][:9], rtol=1e-12)
+        np.testing.assert_allclose(parts.basis @ parts.basis.T, np.eye(9), atol=1e-12)
+        assert sine(parts.basis, true[2][:9].T) < 1e-12
+        np.testing.assert_allclose(parts.coordinates @ parts.basis + parts.mean, low, atol=1e-10)
 
 
 def test_a_spectrum_that_sinks_into_the_noise_supports_no_rank():

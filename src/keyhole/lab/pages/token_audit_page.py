@@ -93,17 +93,28 @@ def _list_policies(found: TokenAudit) -> Markup:
     ]
     columns = ("policy", "rank", "size", "gap", "space", "up to rotation", "function", "verdict")
     table = make_scrollable(format_table(rows, columns, (1, 3)), "table of policies")
-    return join_markup(table, *_explain_rotations(found))
+    return join_markup(table, *_explain_what_is_open(found))
 
 
-def _explain_rotations(found: TokenAudit) -> Iterator[Markup]:
-    """Why a projection is not known up to a rotation, once for all policies alike."""
-    open_ones = [one for one in found.policies if one.rotation.residual is None]
-    for reason in dict.fromkeys(one.rotation.reason for one in open_ones):
-        names = [one.policy for one in open_ones if one.rotation.reason == reason]
+def _explain_what_is_open(found: TokenAudit) -> Iterator[Markup]:
+    """Why a projection or a function is not known, once for all policies alike."""
+    rotations = [(one.policy, one.rotation) for one in found.policies]
+    functions = [(one.policy, one.function) for one in found.policies if one.function]
+    yield from _name_reasons(
+        "the projection is not known up to a rotation",
+        [(name, one.reason) for name, one in rotations if one.residual is None],
+    )
+    yield from _name_reasons(
+        "the function is not known",
+        [(name, one.reason) for name, one in functions if one.error is None],
+    )
+
+
+def _name_reasons(what: str, reasons: list[tuple[str, str]]) -> Iterator[Markup]:
+    for reason in dict.fromkeys(reason for _, reason in reasons):
+        names = [name for name, other in reasons if other == reason]
         behind = names[0] if len(names) == 1 else f"{len(names)} policies from {names[0]} on"
-        said = f"Behind {behind} the projection is not known up to a rotation."
-        yield format_note(f"{said} {_open_sentence(reason)}")
+        yield format_note(f"Behind {behind} {what}. {_open_sentence(reason)}")
 
 
 def _open_sentence(reason: str) -> str:
@@ -126,7 +137,7 @@ def _describe_function(record: TokenPolicyRecord) -> str:
     if found is None:
         return ""
     if found.error is None:
-        return found.reason
+        return "not known"
     return f"{found.verdict}: a copy answers to {format_number(found.error)}"
 
 

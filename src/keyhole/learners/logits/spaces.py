@@ -22,7 +22,13 @@ from keyhole.learners.logits.projection import (
     fit_ellipsoid,
 )
 from keyhole.learners.logits.reading import Reading
-from keyhole.learners.logits.spectra import Spectrum, doubt_ids, find_rank, withdraw_rank
+from keyhole.learners.logits.spectra import (
+    Spectrum,
+    doubt_ids,
+    find_rank,
+    hash_numbers,
+    withdraw_rank,
+)
 from keyhole.oracles import Counted, read_imperfection
 from keyhole.oracles.own_time import check_own_time
 from keyhole.oracles.tokens.ids import pack_ids
@@ -128,7 +134,7 @@ class Prompts:
 
 def _drop_repeats(answered: Matrix) -> Matrix:
     """Every answer once: a model that looks at few ids repeats itself, errors of rounding too."""
-    first = {row.tobytes(): place for place, row in reversed(list(enumerate(answered)))}
+    first = {hash_numbers(row): place for place, row in reversed(list(enumerate(answered)))}
     return answered if len(first) == len(answered) else answered[sorted(first.values())]
 
 

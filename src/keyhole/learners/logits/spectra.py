@@ -13,6 +13,8 @@ exactly as an RMSNorm of size h - 1, so that the size is told for each, and not 
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +22,7 @@ import numpy as np
 
 from keyhole._arrays import EPS, Indices, Matrix, Vector
 from keyhole.learners.logits.number_formats import ARITHMETIC
+from keyhole.oracles.own_time import check_own_time
 
 # Errors of singular values add to the values of the smallest directions: three times the next.
 SUPPORTED = 3.0
@@ -28,7 +31,9 @@ _WHITE = 1.1  # the largest value of white noise is at most this times the edge,
 _TAIL = 8  # values that must stand behind the gap, or nothing can be said of their shape
 _ALIKE = 10.0  # ids that differ by less than so many times what is known of them are alike
 _ERRORS = 4.0  # a direction this many times as near to a space as the space is known is in it
-_EQUAL = 1e-9  # and so are those that differ by less of the largest move
+_EQUAL = 1e-6  # and so are those that differ by less of the largest move
+_ROUNDING = 1e-9  # what is known exactly is known to this, and a direction no nearer is another
+_AT_ONCE = 1 << 32  # products that one call of a decomposition may take
 _ALONE = 1e-6  # of a direction, what other prompts have of it where it belongs to one
 # A tail above this times the errors that are known of holds more than errors.
 _KNOWN = 1.2
@@ -104,7 +109,7 @@ def find_rank(
         f" fewer than {3.0 / max(asked, prompts):.1%} of prompts use."
     )
     basis = _repeat_columns(_span_rows(seen, triangle, rank), copies)
-    spectrum = Spectrum(*known, reason, basis, centred @ basis.T, mean)
+    spectrum = Spectrum(*known, reason, basis, _read_coordinates(centred, basis), mean)
     alone = _doubt_prompts(spectrum)
     return withdraw_rank(spectrum, alone) if alone else spectrum
 
@@ -131,15 +136,20 @@ def _take_mean_away(answers: Matrix) -> tuple[Matrix, Vector]:
 # where answers are rounded, and so many equal errors look like a direction: each is looked at once.
 def choose_own_columns(centred: Matrix) -> tuple[Indices, Indices]:
     """The columns that are unlike all before them and not 0; and for all which one it is, or -1."""
-    first: dict[bytes, int] = {bytes(centred[:, 0].nbytes): -1}
+    first = {hash_numbers(np.zeros(len(centred))): -1}
     places: list[int] = []
     copies = np.empty(centred.shape[1], dtype=np.intp)
     for place, column in enumerate(np.ascontiguousarray(centred.T)):
-        copies[place] = first.setdefault(column.tobytes(), len(places))
+        copies[place] = first.setdefault(hash_numbers(column), len(places))
         if copies[place] == len(places):
             places.append(place)
     # Where all is 0 there is one column all the same.
     return np.asarray(places or [0], dtype=np.intp), copies
+
+
+def hash_numbers(numbers: Vector) -> bytes:
+    """The same for equal numbers alone."""
+    return hashlib.blake2b(numbers.tobytes(), digest_size=16).digest()
 
 
 def _repeat_columns(basis: Matrix, copies: Indices) -> Matrix:
@@ -181,20 +191,29 @@ def _doubt_prompts(spectrum: Spectrum) -> str:
 
 
 def _count_different_ids(spectrum: Spectrum, most: int) -> int:
-    """How many ids move in ways of their own, counted up to `most`; farthest ones first."""
+    """How many ids move in ways of their own, counted up to `most`."""
     rank = len(spectrum.basis)
     # By how much an id moves in each direction, and to how much that is known.
     moves = spectrum.basis.T * (spectrum.values[:rank] / np.sqrt(spectrum.prompts))
     known = _ALIKE * spectrum.deviation * np.sqrt(2.0 * rank / spectrum.prompts)
     known += _EQUAL * float(np.abs(moves).max())
-    # What does not move at all counts for nothing.
-    distance = np.sqrt((moves**2).sum(axis=1))
+    # Those that move most are as many as are needed, in most models.
+    largest = np.argsort(-(moves**2).sum(axis=1), kind="stable")[: 2 * most]
+    count = _count_unlike(moves[largest], known, most)
+    return count if count == most else _count_unlike(moves, known, most)
+
+
+def _count_unlike(moves: Matrix, known: float, most: int) -> int:
+    """How many rows are farther than that from 0 and from each other; the farthest ones first."""
+    squares = (moves**2).sum(axis=1)
+    nearest = squares.copy()
     for count in range(most):
-        farthest = int(distance.argmax())
-        if distance[farthest] <= known:
+        check_own_time()
+        farthest = int(nearest.argmax())
+        if nearest[farthest] <= known**2:
             return count
-        away = np.sqrt(((moves - moves[farthest]) ** 2).sum(axis=1))
-        distance = np.minimum(distance, away)
+        away = squares + squares[farthest] - 2.0 * (moves @ moves[farthest])
+        nearest = np.minimum(nearest, away)
     return most
 
 
@@ -202,17 +221,41 @@ def _count_different_ids(spectrum: Spectrum, most: int) -> int:
 # that R's leading directions add up span what A's span. Q is never formed, and nothing is squared.
 def _reduce_to_triangle(rows: Matrix) -> Matrix:
     """The triangle R that has the singular values of `rows`."""
-    wide = rows.shape[0] < rows.shape[1]
-    triangle: Any = np.linalg.qr(rows.T if wide else rows, mode="r")
+    tall = rows.T if rows.shape[0] < rows.shape[1] else rows
+    triangle: Any = np.linalg.qr(tall[:0], mode="r")
+    for part in _cut_rows(tall):
+        triangle = np.linalg.qr(np.concatenate([triangle, part]), mode="r")
     return triangle
+
+
+# One call for a long vocabulary would take minutes, in which no clock and no Ctrl-C is heard.
+def _cut_rows(tall: Matrix) -> Iterator[Matrix]:
+    """A tall matrix in parts that take about a second each."""
+    count, width = tall.shape
+    size = count if count * width**2 <= _AT_ONCE else 3 * width
+    for start in range(0, count, size):
+        check_own_time()
+        yield tall[start : start + size]
 
 
 def _span_rows(rows: Matrix, triangle: Matrix, rank: int) -> Matrix:
     """Orthonormal rows that span the leading directions of `rows`."""
-    directions = np.linalg.svd(triangle)[2][:rank]
+    _, values, right = np.linalg.svd(triangle)
+    directions = right[:rank]
     if rows.shape[0] >= rows.shape[1]:
         return directions
-    return np.linalg.qr(rows.T @ directions.T)[0].T
+    # Orthonormal but for rounding, which a triangle takes away.
+    scaled = directions.T / values[:rank]
+    span = np.concatenate([part @ scaled for part in _cut_rows(rows.T)])
+    back = np.linalg.inv(_reduce_to_triangle(span))
+    return np.concatenate([part @ back for part in _cut_rows(span)]).T
+
+
+def _read_coordinates(centred: Matrix, basis: Matrix) -> Matrix:
+    """Of every prompt in a basis."""
+    size = max(1, _AT_ONCE // basis.size)
+    starts = range(0, len(centred), size)
+    return np.concatenate([centred[start : start + size] @ basis.T for start in starts])
 
 
 def _list_widest_gaps(values: Vector) -> list[tuple[int, float]]:
@@ -302,7 +345,7 @@ def holds_common_shift(spectrum: Spectrum) -> bool:
     rank, vocabulary = spectrum.basis.shape
     shift = np.full(vocabulary, 1.0 / np.sqrt(vocabulary))
     outside = float(np.linalg.norm(shift - (spectrum.basis @ shift) @ spectrum.basis))
-    allowed = _ERRORS * spectrum.error + _EQUAL
+    allowed = _ERRORS * spectrum.error + _ROUNDING
     # By chance, a direction is so far from a space that is as large as this one.
     return bool(rank and outside <= allowed and 3.0 * allowed < np.sqrt(1.0 - rank / vocabulary))
 

@@ -286,17 +286,22 @@ def test_a_target_that_raises_at_once_exits_with_three(keyhole, targets):
     ran = keyhole("audit", "targets:raising", "--width", WIDTH, "--json")
     assert ran.code == 3
     assert "the line is dead" in ran.json["sentence"]
+    # Four sequences were put to it, whatever became of them.
+    assert ran.json["queries"]["total"] == 4
 
 
 def test_a_target_that_raises_in_the_middle_is_no_protection_and_can_be_mended(
-    keyhole, targets, tmp_path
+    keyhole, targets, tmp_path, asked
 ):
+    log = '    open("asked.log", "a").write(f"{len(X)}\\n")\n'
     source = (tmp_path / "targets.py").read_text()
+    source = source.replace("def raising_later(X):\n", f"def raising_later(X):\n{log}")
     (tmp_path / "targets.py").write_text(source.replace("len(calls) > 8", "len(calls) > 60"))
     command = ("audit", "targets:raising_later", "--width", WIDTH, "--out", "run", "--json")
     ran = keyhole(*command)
     assert (ran.code, ran.json["status"]) == (3, "TARGET_FAILED")
     assert "the line is dead" in ran.json["sentence"]
+    assert ran.json["queries"]["total"] == asked()
     assert not (tmp_path / "run" / "record.json").exists()
     (tmp_path / "targets.py").write_text(source.replace("len(calls) > 8", "False"))
     mended = keyhole(*command, "--resume")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from msgspec import structs
 
-from keyhole._arrays import Matrix, Stack
+from keyhole._arrays import Stack
 from keyhole._files import read_file, write_atomically
 from keyhole.errors import DifferentRun, InvalidInput, OracleError
 from keyhole.lab.commands.recovery.audit_attempts import (
@@ -42,7 +43,7 @@ from keyhole.lab.targets.opening import declare_target, hash_file, label_target,
 from keyhole.lab.targets.wirings import read_wiring_options
 from keyhole.learners.tolerance.guarantees import check_positive
 from keyhole.learners.verifying.questions import shorten_to_bound
-from keyhole.oracles import Oracle, Recorded, read_imperfection
+from keyhole.oracles import Oracle, Recorded, count_asked_again, read_imperfection
 
 _HELD_OUT = range(2, 18)  # lengths of sequences that no attempt sees
 _EACH = 4
@@ -73,20 +74,26 @@ def run_audit(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
     name = f"audit-{label_target(job.target)}"
     with open_run_directory(name, out=job.out, resume=job.resume, force=job.force) as directory:
         _claim_directory(job, target.width, directory)
+        X = _draw_held_out_sequences(target, min(bound, job.token_bound or bound), rng)
+        identity = {"target": job.target, "seed": job.seed}
+        with closing(Recorded(target, directory / "held-out.sqlite", identity)) as recorded:
+            try:
+                truth = [recorded.ask(batch.copy()) for batch in X]
+            except OracleError as error:
+                asked = recorded.charged + count_asked_again(opened)
+                return _record_failure(job, error, asked, directory)
+            asked = recorded.charged + count_asked_again(opened)
+        tried = Attempts(job, directory, X, truth, asked)
         try:
-            X, truth = _ask_held_out_sequences(
-                job, target, min(bound, job.token_bound or bound), directory, rng
-            )
-            tried = Attempts(job, directory, X, truth)
             rows = tried.try_everything(bound)
         except OracleError as error:
-            failed = record_target_failure(error, 0, StoppedAudit)
-            failed = structs.replace(failed, target=job.target, seed=job.seed, run=str(directory))
-            return Record(failed, REFUSED)
+            return _record_failure(job, error, tried.count_asked(), directory)
         # A policy cannot be judged by a target that fails by itself.
         except TargetStopped as stopped:
             failed = take_fields(stopped.record, StoppedAudit)
-            return Record(structs.replace(failed, run=str(directory)), REFUSED)
+            total = tried.count_asked() + stopped.record.queries.total
+            queries = structs.replace(failed.queries, total=total)
+            return Record(structs.replace(failed, queries=queries, run=str(directory)), REFUSED)
         data = structs.replace(
             _record_audit(job, target, rows, tried, bound),
             seconds=Seconds(total=time.perf_counter() - start),
@@ -97,6 +104,14 @@ def run_audit(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
         write_atomically(directory / "record.json", record.json() + b"\n")
         write_atomically(directory / "report.html", audit_page.draw_audit_page(data).encode())
         return record
+
+
+def _record_failure(
+    job: AuditJob, error: OracleError, asked: int, directory: Path
+) -> Record[StoppedAudit]:
+    failed = record_target_failure(error, asked, StoppedAudit)
+    told = structs.replace(failed, target=job.target, seed=job.seed, run=str(directory))
+    return Record(told, REFUSED)
 
 
 def _choose_audit_code(data: AuditRecord) -> int:
@@ -137,21 +152,12 @@ def _claim_directory(job: AuditJob, width: int, directory: Path) -> None:
     write_atomically(path, text)
 
 
-def _ask_held_out_sequences(
-    job: AuditJob, target: Oracle, bound: float, directory: Path, rng: np.random.Generator
-) -> tuple[list[Stack], list[Matrix]]:
-    """Sequences that no attempt sees, with the target's own answers; asked once."""
+def _draw_held_out_sequences(target: Oracle, bound: float, rng: np.random.Generator) -> list[Stack]:
+    """Sequences that no attempt sees."""
     lengths = read_imperfection(target).lengths
     allowed = [n for n in _HELD_OUT if lengths is None or n <= lengths[1]]
     drawn = (rng.normal(size=(_EACH, length, target.width)) for length in allowed)
-    X = list(shorten_to_bound(drawn, bound))
-    recorded = Recorded(
-        target, directory / "held-out.sqlite", {"target": job.target, "seed": job.seed}
-    )
-    try:
-        return X, [recorded.ask(batch.copy()) for batch in X]
-    finally:
-        recorded.close()
+    return list(shorten_to_bound(drawn, bound))
 
 
 def _record_audit(

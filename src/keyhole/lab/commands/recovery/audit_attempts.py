@@ -56,8 +56,11 @@ class TargetStopped(Exception):
 class Attempts:
     """Attempts made against the policies, each a learn job in a directory of its own."""
 
-    def __init__(self, job: AuditJob, directory: Path, X: list[Stack], truth: list[Matrix]) -> None:
+    def __init__(
+        self, job: AuditJob, directory: Path, X: list[Stack], truth: list[Matrix], asked: int
+    ) -> None:
         self.job = job
+        self.asked = asked  # to have the answers to held-out sequences
         self.directory = directory
         self.X = X
         self.truth = truth
@@ -221,7 +224,7 @@ class Attempts:
     def count_asked(self) -> int:
         """Queries that attempts and held-out sequences cost."""
         attempts = sum(record.queries.total for record in self.made.values())
-        return attempts + sum(map(len, self.truth))
+        return attempts + self.asked
 
     def _summary(self, record: LearnRecord, options: Mapping[str, int]) -> AttemptRecord:
         model = _load_attempt_model(record.model)
