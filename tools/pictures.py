@@ -6,6 +6,7 @@ The table below is the only list: pages name a picture by its file in docs/asset
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -26,9 +27,12 @@ from keyhole.drawing.palette import BOTH_STYLE
 from keyhole.drawing.saving import Arranged, arrange_heatmap, write_alone
 from keyhole.drawing.shapes import Drawing
 from keyhole.lab.pages.parts.block_portraits import describe_block_progress
+from keyhole.lab.pages.sweep_page import describe_sweep, split_panels
+from keyhole.lab.sweeps.files import read_sweep
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "assets" / "pictures"
+_KEPT = "These trainings take minutes to an hour; the rows drawn are kept in"
 _SIDE = 170.0  # of a matrix
 Panel = Chart | Heatmap | Drawing
 Panels = Sequence[Panel]
@@ -43,17 +47,34 @@ class Made:
         draw: from that directory, what is shown side by side.
         meaning: what to see in it.
         file: a Python file that the commands need beside them.
+        kept: whether rows in experiments/measured are drawn, since the commands take minutes.
     """
 
     commands: tuple[str, ...]
     draw: Callable[[Path], Panels]
     meaning: str
     file: tuple[str, str] | None = None
+    kept: bool = False
 
 
 def _plot(run: str, name: str | None = None) -> Callable[[Path], Panels]:
     """A plot of a run, by its name."""
     return lambda folder: keyhole.open_run(folder / run).plot(name).sheet.panels
+
+
+def _draw_kept_rows(name: str) -> Callable[[Path], Panels]:
+    """The figure of an experiment, of the rows that are kept of it."""
+
+    def draw(folder: Path) -> Panels:
+        measured = folder / "experiments" / "measured" / f"{name}.json"
+        rows = [json.loads(line) for line in measured.read_text("utf-8").splitlines()]
+        figure = read_sweep(str(folder / "experiments" / f"{name}.toml")).figure
+        if figure is None:
+            raise SystemExit(f"{name} has no figure.")
+        charts = [describe_sweep(part, figure) for part in split_panels(rows, figure).values()]
+        return [chart for chart in charts if chart is not None]
+
+    return draw
 
 
 def _draw_both(folder: Path) -> Panels:
@@ -194,6 +215,16 @@ PICTURES: dict[str, Made] = {
             " close to 1, the limit, from above."
         ),
     ),
+    "appendix-d": Made(
+        commands=("keyhole sweep experiments/appendix-d.toml --export json",),
+        draw=_draw_kept_rows("appendix-d"),
+        meaning=(
+            "The experiment of Appendix D of [SHT23] as closely as it is known: attention stops at"
+            " .46, far from zero, a network that reads once at .80, and an mlp learns its sequences"
+            " by heart."
+        ),
+        kept=True,
+    ),
 }
 
 
@@ -204,7 +235,7 @@ def make_picture(one: Made) -> bytes:
         (folder / "experiments").symlink_to(ROOT / "experiments")
         if one.file is not None:
             (folder / one.file[0]).write_text(one.file[1], encoding="utf-8")
-        for command in one.commands:
+        for command in () if one.kept else one.commands:
             _run_command(command, folder)
         return write_alone([_arrange_panel(panel) for panel in one.draw(folder)], BOTH_STYLE)
 
@@ -243,6 +274,7 @@ def write_gallery() -> str:
             f"![{one.meaning}](assets/pictures/{name}.svg)",
             one.meaning,
             f"```sh\n{shown}\n```",
+            *([f"{_KEPT} `experiments/measured/{name}.json`."] if one.kept else []),
         ]
     return "\n\n".join(parts) + "\n"
 
