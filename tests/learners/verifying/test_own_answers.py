@@ -97,18 +97,37 @@ def test_a_hard_switch_that_weights_decide_too_finely_denies_no_model():
     assert find_contradiction(off, [(X, head(X))], Ruler()) is not None
 
 
+def put_between_switches(truth, rng):
+    """A pair of tokens, so long that softmaxes are hard, between the switches of two heads."""
+    x, first, second = rng.normal(size=(3, truth.width))
+    a, b = np.arctan2(-(x @ truth.W[1:] @ first), x @ truth.W[1:] @ second) % np.pi
+    y = np.cos((a + b) / 2) * first + np.sin((a + b) / 2) * second
+    return 2.0**40 * np.stack([y + x, y])
+
+
+def draw_nearly_equal_heads(distance, sizes, rng):
+    W = rng.normal(size=(3, 6, 6)) / np.sqrt(6)
+    W[2] = W[1] + distance * W[2]
+    return MultiHead(W, np.array(sizes)[:, None, None] * rng.normal(size=(6, 1)))
+
+
+def test_heads_told_apart_to_eight_digits_are_not_denied_between_their_switches(rng):
+    """Weights that are off by 1e-8 put the switches elsewhere, and give the same plateau there."""
+    truth = draw_nearly_equal_heads(1e-7, (1.0, 0.5, 0.3), rng)
+    W = truth.W + 1e-8 * rng.normal(size=truth.W.shape) * np.array([0, 1, 1])[:, None, None]
+    near, merged = MultiHead(W, truth.V), MultiHead(W[[0, 1, 1]], truth.V)
+    asked = [put_between_switches(truth, rng) for _ in range(40)]
+    kept = [[(X[None], truth(X[None]))] for X in asked]
+    assert sum(find_contradiction(near, pair, Ruler()) is not None for pair in kept) <= 4
+    assert sum(find_contradiction(merged, pair, Ruler()) is not None for pair in kept) >= 20
+
+
 def test_two_heads_merged_into_one_are_denied_by_answers_between_their_switches(rng):
     """Fresh questions hardly see the faint pair, and scores of 1e12 do: 3e-8 is no last digit."""
-    W = rng.normal(size=(3, 6, 6)) / np.sqrt(6)
-    V = np.array([1.0, 3e-3, -1e-3])[:, None, None] * rng.normal(size=(6, 1))
-    W[2] = W[1] + 3e-8 * W[2]
-    truth, merged = MultiHead(W, V), MultiHead(W[:2], np.stack([V[0], V[1] + V[2]]))
-    between: list[np.ndarray] = []
-    for _ in range(20):
-        x, first, second = rng.normal(size=(3, 6))
-        a, b = np.arctan2(-(x @ W[1:] @ first), x @ W[1:] @ second) % np.pi
-        y = np.cos((a + b) / 2) * first + np.sin((a + b) / 2) * second
-        between.append(2.0**40 * np.stack([y + x, y]))
+    truth = draw_nearly_equal_heads(3e-8, (1.0, 3e-3, -1e-3), rng)
+    V = np.stack([truth.V[0], truth.V[1] + truth.V[2]])
+    merged = MultiHead(truth.W[:2], V)
+    between = [put_between_switches(truth, rng) for _ in range(20)]
     kept = [(X[None], truth(X[None])) for X in between]
     denied = [find_contradiction(merged, [pair], Ruler()) is not None for pair in kept]
     assert sum(denied) >= 4

@@ -20,7 +20,12 @@ from keyhole.learners.several_heads.coinciding import (
     look_at_heads,
     split_merged_heads,
 )
-from keyhole.learners.several_heads.heads_fit import LARGEST, ask_soft_sequences, fit_heads_jointly
+from keyhole.learners.several_heads.heads_fit import (
+    LARGEST,
+    ask_soft_sequences,
+    fit_heads_jointly,
+    fit_heads_near_readouts,
+)
 from keyhole.learners.several_heads.isolation import (
     Isolation,
     add_row_columns,
@@ -64,7 +69,10 @@ def fit_families(pairs: Pairs, found: list[Family], rng: np.random.Generator) ->
         raise Unresolved
     with pairs.oracle.phase("polish"):
         asked = ask_soft_sequences(pairs.oracle, MultiHead(W, D), rng)
-    return fit_heads_jointly(_sign_families(pairs, found, asked), asked, pairs.roundoff)
+    signed = _sign_families(pairs, found, asked)
+    if any(family.near for family in found):
+        return fit_heads_near_readouts(signed, asked, pairs.roundoff)
+    return fit_heads_jointly(signed, asked, pairs.roundoff)
 
 
 def _find_clear_view(

@@ -26,6 +26,8 @@ _STEPS = 30
 _DAMPINGS = 10.0 ** np.arange(-8, 1)  # of the largest singular value, tried in turn
 _SETTLED = 8.0  # roundings: a misfit that is nothing else
 _CLOSER = 4.0
+_READ = 1e-13  # relative error of read-outs that plateaus told
+_FITTED = 1e-10  # a misfit with which these are right
 
 
 def polish_heads(
@@ -66,17 +68,41 @@ def fit_heads_jointly(
     return bold if misfit < left / _CLOSER else careful
 
 
+def fit_heads_near_readouts(
+    model: MultiHead, asked: list[tuple[Stack, Matrix]], roundoff: float
+) -> MultiHead:
+    """The model fitted to answers and to its own read-outs, which were read on plateaus.
+
+    Answers tell how nearly equal heads share their sum far less than the plateau between them.
+    """
+    anchor = Anchor(model.V, roundoff / _READ)
+    fitted, left = _descend(model, asked, (64 * roundoff, *_DAMPINGS), anchor)
+    # Read-outs that no W goes with were read wrongly.
+    return fitted if left <= _FITTED else fit_heads_jointly(model, asked, roundoff)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Anchor:
+    """Read-outs that a fit keeps to, and the weight of their changes beside those of answers."""
+
+    V: Stack
+    weight: float
+
+
 def _descend(
-    model: MultiHead, asked: list[tuple[Stack, Matrix]], dampings: tuple[float, ...]
+    model: MultiHead,
+    asked: list[tuple[Stack, Matrix]],
+    dampings: tuple[float, ...],
+    anchor: Anchor | None = None,
 ) -> tuple[MultiHead, float]:
     """The model after steps with the first damping that helps, and the root mean square left."""
     best = model
-    misfit = _measure_misfit(model, asked)
+    misfit = _measure_misfit(model, asked, anchor)
     for _ in range(_STEPS):
-        steps = _Steps.at(best, asked, misfit)
+        steps = _Steps.at(best, asked, misfit, anchor)
         for damping in dampings:
             candidate = steps.take(damping)
-            now = _measure_misfit(candidate, asked)
+            now = _measure_misfit(candidate, asked, anchor)
             if np.linalg.norm(now) < 0.9 * np.linalg.norm(misfit):
                 break
         # No damping helps: what is left is rounding, or another valley.
@@ -96,11 +122,15 @@ def _draw_soft_sequences(model: MultiHead, count: int, rng: np.random.Generator)
     return [lengths * rng.normal(size=(share, length, model.width)) for length in _LENGTHS]
 
 
-def _measure_misfit(model: MultiHead, asked: list[tuple[Stack, Matrix]]) -> Vector:
-    """Answers less those of the model, in units of token values."""
+def _measure_misfit(
+    model: MultiHead, asked: list[tuple[Stack, Matrix]], anchor: Anchor | None = None
+) -> Vector:
+    """Answers less those of the model, in units of token values; then what read-outs changed by."""
     parts = [
         (answers - model(X)) / _measure_answer_sizes(model, X)[:, None] for X, answers in asked
     ]
+    if anchor is not None:
+        parts.append(anchor.weight * (anchor.V - model.V) / np.abs(anchor.V).max())
     return np.concatenate([part.ravel() for part in parts])
 
 
@@ -123,7 +153,13 @@ class _Steps:
     basis: Matrix
 
     @classmethod
-    def at(cls, model: MultiHead, asked: list[tuple[Stack, Matrix]], misfit: Vector) -> _Steps:
+    def at(
+        cls,
+        model: MultiHead,
+        asked: list[tuple[Stack, Matrix]],
+        misfit: Vector,
+        anchor: Anchor | None = None,
+    ) -> _Steps:
         """From the singular values of the derivatives."""
         sizes = _measure_weights(model)
         blocks = [
@@ -131,6 +167,8 @@ class _Steps:
             for X, _ in asked
         ]
         J = np.concatenate([block.reshape(-1, block.shape[2]) for block in blocks])
+        if anchor is not None:
+            J = np.concatenate([J, _differentiate_readouts(model, sizes, anchor)])
         left, values, basis = np.linalg.svd(J, full_matrices=False)
         return cls(model, sizes, left.T @ misfit, values, basis)
 
@@ -151,6 +189,17 @@ class _Steps:
         if U is not None:
             U = U + sizes[..., -o:].max() * change[-U.size :].reshape(U.shape)
         return MultiHead(model.W + by_head[..., :d], model.V + by_head[..., -o:], h, model.c, U)
+
+
+def _differentiate_readouts(model: MultiHead, sizes: Stack, anchor: Anchor) -> Matrix:
+    """Derivatives of what read-outs changed by, one row per entry of V."""
+    heads, width, outputs = model.V.shape
+    all_sizes = np.zeros((*sizes.shape[:1], width, sizes.shape[2]))
+    all_sizes[..., -outputs:] = anchor.weight / np.abs(anchor.V).max()
+    scaled = (all_sizes * sizes).reshape(heads * width, -1)
+    rows = np.diag(scaled.ravel())[scaled.ravel() > 0]
+    further = 0 if model.U is None else model.U.size
+    return np.pad(rows, ((0, 0), (0, further)))
 
 
 def _measure_weights(model: MultiHead) -> Stack:

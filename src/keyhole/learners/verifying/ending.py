@@ -333,7 +333,7 @@ def withdraw(recovery: Recovery[M], status: Status, detail: str) -> Recovery[M]:
     )
 
 
-def contradict(recovery: Recovery[M], case: Counterexample) -> Recovery[M]:
+def contradict(recovery: Recovery[M], case: Counterexample, words: str = "") -> Recovery[M]:
     """A recovery whose model fresh answers bear out, and an answer given before does not."""
     return replace(
         recovery,
@@ -343,7 +343,7 @@ def contradict(recovery: Recovery[M], case: Counterexample) -> Recovery[M]:
         counterexample=case,
         # A theorem's conclusion was read off a model that is wrong somewhere.
         certificate=None,
-        detail=f"{recovery.detail} {describe_gap(case)}".strip(),
+        detail=f"{recovery.detail} {describe_gap(case)} {words}".strip(),
     )
 
 

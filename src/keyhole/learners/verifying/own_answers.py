@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import EPS, Answers, Indices, Mask, Matrix, Sequences, Stack, Vector
+from keyhole._arrays import EPS, Answers, Indices, Mask, Matrix, Sequences, Stack
 from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Recovery
 from keyhole.learners.verifying.declared_errors import choose_ruler
 from keyhole.learners.verifying.ending import contradict
 from keyhole.learners.verifying.examination import Ruler
-from keyhole.models import Model
+from keyhole.models import Model, MultiHead
 from keyhole.oracles import Declared, Imperfection, Oracle, read_imperfection
 
 _ROOM = 2**23  # numbers in the questions that are kept: 64 MB
@@ -29,7 +30,13 @@ _SHORT = 4  # tokens of a question that measures rather than examines
 _NEAR = 0.1  # of the tolerance, within which a gap needs no yardstick
 _EDGE = 2.0**-28  # a relative move of tokens: about as far as an examination tells weights
 _STEEP = 32.0  # a change of an answer over that of tokens, of scores beyond those examined
-_MOVES = 16
+_MOVES = 64
+# Moves after which the model may give the very answer, and the gap, over the size, from which on
+# no smooth change does so by accident.
+_NEARBY = 2.0 ** -np.arange(24.0, 28.5)
+_WHOLE = 1e-4
+_SAME = 0.02  # of the gap
+_ALIKE = 1e-3  # of the size of W: heads that answers hardly tell apart
 _FAR = 1e-2  # of an answer's parts: labels tell more only near the boundary
 
 
@@ -134,7 +141,7 @@ class Remembered:
         checked = self.choose_checked()
         case = find(model, checked, ruler)
         if case is not None:
-            return contradict(recovery, case)
+            return contradict(recovery, case, _name_nearest_heads(model))
         return replace(recovery, explained=sum(len(X) for X, _ in checked))
 
 
@@ -184,28 +191,53 @@ def find_contradiction(
                 continue
             excess = gap[doubtful] - ruler.measure(model, asked[doubtful]).most
             contrary = doubtful[~(excess <= 0.0)]
-            contrary = contrary[~_find_undecided(model, asked[contrary], gap[contrary])]
+            contrary = contrary[~_find_undecided(model, asked[contrary], answers[contrary])]
             if len(contrary):
                 first = contrary[0]
                 return Counterexample(asked[first], answers[first], predicted[first])
     return None
 
 
-def _find_undecided(model: Model, X: Stack, gaps: Vector) -> Mask:
-    """Questions on an edge, where a move of tokens by 4e-9 changes half of the gap or more.
+def _name_nearest_heads(model: Model) -> str:
+    """A sentence on two heads whose W hardly differ, sign apart; nothing where there are none."""
+    if not isinstance(model, MultiHead):
+        return ""
+    W = model.W.reshape(len(model.W), -1)
+    sizes = np.linalg.norm(W, axis=1)
+    pairs = [
+        (float(min(np.linalg.norm(W[i] - W[j]), np.linalg.norm(W[i] + W[j])) / sizes[i]), i, j)
+        for i, j in combinations(range(len(W)), 2)
+        if sizes[i] > 0
+    ]
+    distance, i, j = min(pairs, default=(np.inf, 0, 0))
+    if distance > _ALIKE:
+        return ""
+    return (
+        f"Heads {i} and {j} of the model are a pair that doubles hardly tell apart: their W differ"
+        f" by {distance:.0e} of their size."
+    )
 
-    Learners bisect hard softmaxes: between the switches of two nearly equal heads, weights known as
-    well as any examination asks do not tell which of them is on.
+
+def _find_undecided(model: Model, X: Stack, answers: Matrix) -> Mask:
+    """Questions on an edge, where weights known as well as any examination asks do not tell more.
+
+    Either a move of tokens by 4e-9 changes half of the gap or more, or the model gives the very
+    answer to tokens moved by at most 6e-8. Learners bisect hard softmaxes: between the switches of
+    two nearly equal heads such a move tells which of them is on; heads that were merged have no
+    such answer.
     """
     if len(X) == 0:
         return np.zeros(0, dtype=bool)
-    signs = np.random.default_rng(len(X)).choice([-1.0, 1.0], (_MOVES, *X.shape[1:]))
     before = model(X)
-    moved = (np.abs(model(X * (1.0 + _EDGE * sign)) - before).max(axis=1) for sign in signs)
-    change = np.max(list(moved), axis=0)
+    size = model.yardstick(X, EPS).size
+    gaps = np.abs(answers - before).max(axis=1)
+    signs = np.random.default_rng(len(X)).choice([-1.0, 1.0], (_MOVES, *X.shape[1:]))
+    moved = {edge: [model(X * (1.0 + edge * sign)) for sign in signs] for edge in _NEARBY.tolist()}
+    change = np.max([np.abs(y - before).max(axis=1) for y in moved[_EDGE]], axis=0)
+    left = np.min([np.abs(y - answers).max(axis=1) for ys in moved.values() for y in ys], axis=0)
     # Away from an edge answers move about as far as tokens do, and every gap counts.
-    steep = change >= _STEEP * _EDGE * model.yardstick(X, EPS).size
-    return steep & (change >= gaps / 2.0)
+    steep = (change >= _STEEP * _EDGE * size) & (change >= gaps / 2.0)
+    return steep | ((gaps >= _WHOLE * size) & (left <= _SAME * gaps))
 
 
 def find_wrong_label(
