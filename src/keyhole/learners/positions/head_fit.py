@@ -24,7 +24,7 @@ _DONE = 1e-15
 _SLOW = 0.7  # a step that leaves more than this, below the next line, is rounding
 _NEAR = 1e-9
 _NEAR_ROUNDINGS = 1e3  # the same line in roundings of coarse answers
-_PATIENCE = 6  # steps in which what is left must halve
+PATIENCE = 6  # steps in which what is left must halve
 _GAP = 1e6  # between vanishing and other singular values of a head that is right
 _COARSE_GAP = 1e-3  # the same over the rounding
 _WRONG_GAP = 200.0  # no head that is wrong was seen to show more than 100
@@ -99,7 +99,7 @@ def fit_head(
         slow, left = lower > _SLOW * left and lower < near, lower
         trail.append(left)
         # A right start falls faster and faster; a wrong wiring creeps.
-        creeps = len(trail) > _PATIENCE and left > 0.5 * trail[-_PATIENCE]
+        creeps = len(trail) > PATIENCE and left > 0.5 * trail[-PATIENCE]
         if slow or creeps or left < _DONE:
             break
     gap = float(parts[1][-rank - 1] / max(parts[1][-rank], 1e-300))

@@ -88,6 +88,6 @@ def limit_layer_queries(told: Wiring, width: int, outputs: int, displacements: i
     kind = len(LENGTHS) * _count_kind_queries(told, MOST)
     # Heads that are not told apart one by one may be wide ones.
     if told.positions in ("rope", "none") and not (told.sinks or told.softcap):
-        split += limit_wide_questions(width)
+        placed += limit_wide_questions(width)
     each = width + 1 + split + kind + (1 + ROUNDS) * scores + QUERIES
     return placed + _count_wiring_queries(told) + (len(SIZES) + 1) * each + 48

@@ -48,6 +48,7 @@ from keyhole.learners.positions.layer_plans import (
 )
 from keyhole.learners.positions.measuring import Measuring, Setting
 from keyhole.learners.positions.placed import Asking, LinearPart, measure_linear_part
+from keyhole.learners.positions.wide.shift_split import WideSearch
 from keyhole.learners.positions.wired_account import (
     certify_layer,
     count_layer_freedom,
@@ -168,6 +169,7 @@ class _WiredSession:
         longest = [end for end in (lengths and lengths[1], self.told.window) if end is not None]
         self.longest = min(longest, default=None)
         self.wiring = self.told
+        self.wide = WideSearch()
         self.positions: Matrix | None = None
         self.model: AttentionLayer | None = None
         self.found: list[bool] = []
@@ -299,7 +301,7 @@ class _WiredSession:
         searches = self.told.positions is None
         setting = Setting(wiring, self.displacements, self.longest, searches)
         asking = self._open_ball()
-        work = Measuring(self.oracle, asking, linear, setting, size=size, rng=self.rng)
+        work = Measuring(self.oracle, asking, linear, setting, self.wide, size=size, rng=self.rng)
         heads = work.measure_heads()
         self.found = heads.found
         model = work.assemble(heads)

@@ -43,7 +43,7 @@ from keyhole.learners.positions.score_maps import (
     solve_queries,
     solve_rotary_keys,
 )
-from keyhole.learners.positions.wide.shift_split import split_by_shifts
+from keyhole.learners.positions.wide.shift_split import WideSearch
 from keyhole.learners.positions.wide.wide_heads import (
     list_wide_maps,
     may_be_wide,
@@ -94,6 +94,7 @@ class Measuring:
         asking: the same in coordinates of the ball.
         linear: what lone tokens are answered.
         setting: the wiring, and how far displacements go.
+        wide: the search for heads that no rows read one by one.
         size: of tokens, as a share of the radius of the ball.
         rng: source of all tokens.
     """
@@ -104,6 +105,7 @@ class Measuring:
         asking: Asking,
         linear: LinearPart,
         setting: Setting,
+        wide: WideSearch,
         *,
         size: float,
         rng: np.random.Generator,
@@ -113,12 +115,13 @@ class Measuring:
         self.linear = linear
         self.whole = linear
         self.setting = setting
+        self.wide = wide
         self.size = size
         self.rng = rng
         self.roundoff = read_imperfection(oracle).roundoff
         self.form = ScoreForm(np.zeros(0), np.zeros((1, 0)), None, linear.biased)
 
-    def _make_form(self, rank: int) -> ScoreForm:
+    def _make_form(self, rank: int, *, rough: bool = False) -> ScoreForm:
         setting = self.setting
         turned = setting.wiring.rotary_share or 1.0
         if setting.wiring.positions == "rope" and not falls_into_pairs(rank, turned):
@@ -130,6 +133,7 @@ class Measuring:
             biased=self.whole.biased,
             displacements=setting.displacements,
             longest=setting.longest,
+            rough=rough,
         )
 
     def _design_questions(self, D: int, rank: int) -> QuestionDesign:
@@ -156,10 +160,10 @@ class Measuring:
     def _measure_wide(self) -> MeasuredHeads:
         """All heads at once, where their sizes add up to more than the outputs."""
         with self.oracle.phase("split"):
-            split = split_by_shifts(
+            split = self.wide.find(
                 self.asking, self.linear, longest=self.setting.longest, rng=self.rng
             )
-        self.form = self._make_form(split.rank)
+        self.form = self._make_form(split.rank, rough=True)
         with self.oracle.phase("keys"):
             heads = measure_wide_heads(
                 split,

@@ -17,6 +17,8 @@ COARSE_OVER = 5.0  # the same where answers are rounded to less than float64
 _SLOWEST = 0.25  # angle that the slowest pair must reach
 _NEAR_ENOUGH = 64
 _FAR_ENOUGH = 1024
+_SLOWEST_READ_ROUGHLY = 1.25  # the same where weights are read to a few digits less
+_FAR_ENOUGH_READ_ROUGHLY = 4096
 _CAPPED_ZEROS = 8  # zero tokens that a capped score is told by
 
 
@@ -40,16 +42,33 @@ class QuestionDesign:
 
 
 def make_score_form(
-    wiring: Wiring, rank: int, *, biased: bool, displacements: int, longest: int | None
+    wiring: Wiring,
+    rank: int,
+    *,
+    biased: bool,
+    displacements: int,
+    longest: int | None,
+    rough: bool = False,
 ) -> ScoreForm:
-    """The form of scores, with as many displacements as are asked."""
+    """The form of scores, with as many displacements as are asked.
+
+    Args:
+        wiring: of the layer.
+        rank: size of a head.
+        biased: whether queries and keys may have biases.
+        displacements: entries of a table.
+        longest: the longest sequence that may be asked.
+        rough: whether weights are read to a few digits less than answers have.
+    """
     frequencies = np.zeros(0)
     far = rank + _CAPPED_ZEROS
     if wiring.positions == "rope":
         share = wiring.rotary_share or 1.0
         frequencies = list_frequencies(rank, wiring.rope_base or 1e4, share)
-        reach = math.ceil(_SLOWEST / float(frequencies.min())) + 1
-        far = min(_FAR_ENOUGH, max(_NEAR_ENOUGH, reach))
+        slowest = _SLOWEST_READ_ROUGHLY if rough else _SLOWEST
+        reach = math.ceil(slowest / float(frequencies.min())) + 1
+        enough = _FAR_ENOUGH_READ_ROUGHLY if rough else _FAR_ENOUGH
+        far = min(enough, max(_NEAR_ENOUGH, reach))
     if wiring.positions == "table":
         far = displacements
     far = far if longest is None else min(far, longest)

@@ -21,6 +21,11 @@ from keyhole._arrays import Float, Matrix, Stack, Vector
 from keyhole.learners.positions.grouped.sharing import solve_least_squares
 from keyhole.learners.positions.head_split import Unsplit
 from keyhole.learners.positions.placed import Asking, LinearPart
+from keyhole.learners.positions.wide.short_denials import (
+    SHORT_QUESTIONS,
+    deny_plain_scores,
+    deny_wide_heads,
+)
 
 _Complex = np.ndarray[Any, np.dtype[np.complex128]]
 _LONGEST = 4096
@@ -30,23 +35,32 @@ _HALVINGS = 3
 _MOST_HEADS = 8
 _SPARE = 2  # last tokens beyond one per head
 _DIMENSIONS = 3  # that last tokens differ in
-_TRIES = 3
+_TRIES = (0.4, 0.7, 0.25)  # sizes of all vectors: of small ones extrapolation leaves less
 _PART = 0.6  # of the radius: the last tokens, and the v that others lie around
 _AROUND = 0.45
 _SHIFT = 0.6
 _RANK = 1e-4  # of the largest singular value: less is what extrapolation leaves
 _GAP = 20.0  # between the values of a head and what is left of it
-_SUM = 2e-2  # of M, which the maps of all heads together may miss
-_SUM_AT_ONE = 0.2  # of what M makes of one v: that much shows another kind of target
+_SURE_GAP = 1e3  # values of a head do not fall so: what is left may, by more
+_SUM = 1e-3  # of M, which the maps of all heads together may miss
+_SUM_AT_ONE = 0.02  # of what M makes of one v: that much shows another kind of target
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class WideSplit:
-    """Maps of all heads (heads x outputs x dimension), how large one is, and what shows that."""
+    """Maps of all heads, roughly.
+
+    Args:
+        A: heads x outputs x dimension.
+        rank: how large a head is.
+        drop: what shows that.
+        missed: of M, by all maps together.
+    """
 
     A: Stack
     rank: int
     drop: float
+    missed: float
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -60,7 +74,32 @@ class _Seen:
 def limit_wide_questions(D: int) -> int:
     """The most that all tries ask."""
     last = 2 * (_MOST_HEADS + _SPARE)
-    return _TRIES * _HALVINGS * last * (D + 4)
+    return SHORT_QUESTIONS + len(_TRIES) * _HALVINGS * last * (D + 4)
+
+
+class WideSearch:
+    """Maps of all heads, looked for once: they do not depend on the size of other tokens."""
+
+    def __init__(self) -> None:
+        self._found: WideSplit | None = None
+        self._over = False
+
+    def find(
+        self, asking: Asking, linear: LinearPart, *, longest: int | None, rng: np.random.Generator
+    ) -> WideSplit:
+        """As `split_by_shifts`, which is asked nothing twice.
+
+        Raises:
+            Unsplit: no try showed such maps, now or before.
+        """
+        if not self._over:
+            self._over = True
+            found = split_by_shifts(asking, linear, longest=longest, rng=rng)
+            if not deny_plain_scores(found.A, found.missed, asking, linear, rng=rng):
+                self._found = found
+        if self._found is None:
+            raise Unsplit
+        return self._found
 
 
 def split_by_shifts(
@@ -75,14 +114,16 @@ def split_by_shifts(
         rng: source of the tokens.
 
     Raises:
-        Unsplit: sequences are too short, or no try showed maps that add up to M.
+        Unsplit: sequences are too short, short ones are not answered as by any such heads, or no
+            try showed maps that add up to M.
     """
     most = _LONGEST if longest is None else min(longest, _LONGEST)
-    if most < _SHORTEST:
+    if most < _SHORTEST or deny_wide_heads(asking, linear, rng=rng):
         raise Unsplit
     full: WideSplit | None = None
-    for _ in range(_TRIES):
-        found = _ShiftTry(asking, linear, [most >> k for k in range(_HALVINGS)], rng).run()
+    for share in _TRIES:
+        lengths = [most >> k for k in range(_HALVINGS)]
+        found = _ShiftTry(asking, linear, lengths, share, rng).run()
         if found is not None and found.drop > _GAP:
             return found
         full = full or found
@@ -96,14 +137,20 @@ class _ShiftTry:
     """One plane of last tokens, and all that is asked at it."""
 
     def __init__(
-        self, asking: Asking, linear: LinearPart, lengths: list[int], rng: np.random.Generator
+        self,
+        asking: Asking,
+        linear: LinearPart,
+        lengths: list[int],
+        share: float,
+        rng: np.random.Generator,
     ) -> None:
         self.asking = asking
         self.linear = linear
         self.lengths = lengths
         self.rng = rng
         self.D = asking.ball.dimension
-        self.radius = float(np.sqrt(self.D))
+        self.share = share
+        self.radius = share * float(np.sqrt(self.D))
         self.plane = np.linalg.qr(rng.normal(size=(self.D, _DIMENSIONS)))[0].T
         self.shift = self._draw_coordinates(1)[0] * _SHIFT / _PART
 
@@ -113,7 +160,7 @@ class _ShiftTry:
 
     def run(self) -> WideSplit | None:
         """Maps of all heads, None where they do not add up."""
-        centre = self.asking.ball.draw(size=_PART, rng=self.rng)
+        centre = self.asking.ball.draw(size=self.share * _PART, rng=self.rng)
         at = self._draw_coordinates(_MOST_HEADS + _SPARE)
         # Of answers without v those at the first last tokens serve every v.
         asked = self._ask_without(at)
@@ -145,12 +192,14 @@ class _ShiftTry:
 
     def _judge(self, A: Stack) -> WideSplit | None:
         missed = float(np.linalg.norm(A.sum(axis=0) - self.linear.M))
-        if missed > _SUM * float(np.linalg.norm(self.linear.M)):
+        whole = float(np.linalg.norm(self.linear.M))
+        if missed > _SUM * whole:
             return None
         values = np.linalg.svd(A, compute_uv=False)
         drops = (values[:, :-1] / np.maximum(values[:, 1:], 1e-300)).min(axis=0)
-        rank = int(np.argmax(drops)) + 1
-        return WideSplit(A, rank, float(drops[rank - 1]))
+        sure = drops > _SURE_GAP
+        rank = int(np.argmax(sure) if sure.any() else np.argmax(drops)) + 1
+        return WideSplit(A, rank, float(drops[rank - 1]), missed / whole)
 
     def _ask_without(self, at: Matrix) -> list[Matrix]:
         """Answers without v, for every length."""

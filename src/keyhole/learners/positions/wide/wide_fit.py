@@ -16,6 +16,7 @@ from keyhole._arrays import Matrix, Stack, Vector
 from keyhole.learners.positions.grouped.sharing import solve_least_squares
 from keyhole.learners.positions.head_fit import (
     DAMPING,
+    PATIENCE,
     attend_placed,
     derive_left,
     list_free,
@@ -61,6 +62,7 @@ def fit_heads(start: list[HeadScores], questions: list[Placed], form: ScoreForm)
     """Gauss-Newton from a start, answers weighed as the questions say."""
     fit = _JointFit(questions, form)
     state, damping = fit.decompose(start), _FIRST_DAMPING
+    trail = [state.left]
     for _ in range(_STEPS):
         step = fit.choose_step(state, damping)
         moved = fit.decompose(fit.move(state.scores, step))
@@ -72,7 +74,10 @@ def fit_heads(start: list[HeadScores], questions: list[Placed], form: ScoreForm)
             continue
         slow = moved.left > _SLOW * state.left and moved.left < _NEAR
         state, damping = moved, max(DAMPING, 0.1 * damping)
-        if slow or state.left < _DONE:
+        trail.append(state.left)
+        # As of single heads: a right start falls faster and faster, a wrong wiring creeps.
+        creeps = len(trail) > PATIENCE and state.left > 0.5 * trail[-PATIENCE]
+        if slow or creeps or state.left < _DONE:
             break
     heads = len(start)
     A = state.maps.reshape(heads, -1, state.maps.shape[1]).swapaxes(1, 2)

@@ -72,6 +72,7 @@ def measure_wide_heads(
     groups: list[Indices] = []
     queries: list[Placed] = []
     fits: list[JointHeads] = []
+    lone = _place_lone_tokens(linear, size)
     for share in _ROUNDS:
         group = np.repeat(np.arange(len(counts)), np.ceil(share * counts).astype(int))
         own = asking.ball.draw(math.ceil(share * design.query_questions), size=size, rng=rng)
@@ -79,7 +80,8 @@ def measure_wide_heads(
         queries.append(ask(design, own))
         groups.append(group)
         start = _start_heads(split, keys, groups, queries, form)
-        fits.append(fit_heads(start, [*keys, *queries, _place_lone_tokens(linear, size)], form))
+        asked = [*keys, *queries, lone]
+        fits.append(fit_heads(start, asked, form))
         if fits[-1].found:
             break
     return fits[-1]
