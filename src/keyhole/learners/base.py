@@ -231,6 +231,9 @@ class KindSeen:
     relative: float
 
 
+_BESIDE = 1e-8  # of how answers vary: a gap that is told beside its share of the parts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
     """What fresh questions a model was held against.
@@ -241,6 +244,7 @@ class Examined:
         independent: of these, permuted copies and repeats left out.
         longest: the longest sequence that was asked.
         not_asked: kinds that were not, because such a model or target cannot be asked them.
+        beside: the worst gap beside how answers to questions of its kind vary.
     """
 
     kinds: tuple[KindSeen, ...]
@@ -248,6 +252,7 @@ class Examined:
     independent: int
     longest: int
     not_asked: tuple[str, ...]
+    beside: float = 0.0
 
     def find_relative_gap(self, kind: str) -> float:
         """The worst relative gap of a kind, 0 where it was not asked."""
@@ -265,10 +270,16 @@ class Examined:
     def sentence(self) -> str:
         """Of what the model is right, and how surely."""
         share = np.ceil(1e3 * self.wrong_share) / 10
-        return (
+        said = (
             f"It agrees on all {self.sequences} fresh sequences of {len(self.kinds)} kinds"
             f" ({self.independent} of them independent), up to {self.longest} tokens long; so with"
             f" 95 % confidence it is wrong on less than {share:.1f} % of such sequences."
+        )
+        if self.beside <= _BESIDE:
+            return said
+        return (
+            f"{said} Where parts exceed what they add up to, or magnify rounding, it is off"
+            f" by up to {self.beside:.1g} beside how answers vary."
         )
 
 

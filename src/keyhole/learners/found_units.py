@@ -79,7 +79,9 @@ def list_found_units(
     parallel: Sequence[Indices] = (),
 ) -> FoundUnits | None:
     """Units of these sizes; None where there are none, or their errors are not known."""
-    if not len(sizes) or len(bars) != len(sizes) or not np.isfinite(bars).all():
+    if not len(sizes) or len(bars) != len(sizes):
+        return None
+    if not (np.isfinite(bars).all() and np.isfinite(sizes).all()):
         return None
     return FoundUnits(
         activation=activation,

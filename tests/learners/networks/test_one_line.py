@@ -1,5 +1,7 @@
 """Claim keyhole/one-line: a ReLU network from one generic line and Jacobians along it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from keyhole.learners.networks.pair_search import resolve_line_by_pairs
 from keyhole.learners.networks.parallel import find_parallel_groups
 from keyhole.learners.networks.polish import find_clean_point, sharpen_jumps
 from keyhole.learners.networks.whole_polish import fit_hyperplanes, place_polishing_points
+from keyhole.learners.verifying.examination import Ruler, examine_model
 from keyhole.learners.verifying.swelling import is_swollen
 from keyhole.models import AbsAffine
 from support.measures import function_error
@@ -390,3 +393,41 @@ def test_an_idle_network_is_not_taken_for_a_swollen_one_and_a_ridge_that_nearly_
     n, D = np.tile([[1.0, 0.0, 0.0], [1.0, 1e-9, 0.0]], (1, 1)), np.array([[1.0], [-1.0]])
     ridge = AbsAffine(n, np.array([0.0, 1e-6]), D, np.zeros((1, 3)), np.array([0.7]))
     assert is_swollen(ridge, 1.0)
+
+
+def test_a_network_off_by_a_thousandth_of_how_answers_vary_is_not_called_exact():
+    """Far out the sides of a ridge are large and add up to little: 1e-9 of them is much of it."""
+    for seed in few(6):
+        rng = np.random.default_rng([seed, 4])
+        drawn = ReluNet.random(4, hidden=6, outputs=3, rng=rng)
+        length = np.linalg.norm(drawn.W1, axis=1)
+        both = np.vstack([drawn.W1, drawn.W1]), np.append(drawn.b1, drawn.b1 - 1e-4 * length)
+        truth = ReluNet(*both, np.hstack([drawn.W2, -drawn.W2]), drawn.b2)
+        recovery = Network().run(Local(truth), rng=rng)
+        if recovery.verdict is Verdict.EXACT:
+            x = 10.0 * rng.normal(size=(200, 4))
+            answers = truth.points(x)
+            spread = np.abs(answers - answers.mean(axis=0)).max()
+            assert np.abs(recovery.model.points(x) - answers).max() <= 1e-5 * spread
+            assert recovery.examined.beside <= 1e-6
+
+
+def test_what_parts_that_cancel_leave_is_told_beside_how_answers_vary(rng):
+    """A ridge of width 1 a thousand away: its sides are larger than it is."""
+    truth = ReluNet.random(3, hidden=2, outputs=2, rng=rng).normal_form()
+    off = replace(truth, D=truth.D * (1 + 3e-10), q=truth.q + 1e6)
+    seen = examine_model(Local(replace(truth, q=off.q)), off, ruler=Ruler(), rng=rng)
+    assert seen.passed
+    assert 1e-10 <= seen.examined.beside <= 1e-8
+    assert "beside how answers vary" not in seen.examined.sentence
+    ridge = AbsAffine(
+        np.tile(truth.n[:1], (2, 1)),
+        np.array([0.0, 1e-3]),
+        np.array([[1.0, 1.0], [-1.0, -1.0]]) / 2,
+        0 * truth.P,
+        0 * truth.q,
+    )
+    moved = replace(ridge, D=ridge.D * np.array([[1 + 3e-13], [1.0]]))
+    seen = examine_model(Local(ridge), moved, ruler=Ruler(), rng=rng)
+    assert seen.examined.beside > 1e-8
+    assert "beside how answers vary" in seen.examined.sentence

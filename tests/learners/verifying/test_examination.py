@@ -260,7 +260,7 @@ def test_a_constant_does_not_hide_that_any_answer_would_be_explained(rng):
     assert seen.passed
     assert seen.unresolved
     assert seen.vacuous
-    assert is_swollen(other, 1.0, unresolved=seen.unresolved)
+    assert is_swollen(other, 1.0, seen)
     right = examine_model(Local(truth), truth, ruler=Ruler(), rng=rng)
     assert right.passed
     assert not right.vacuous

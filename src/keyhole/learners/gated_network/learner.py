@@ -149,9 +149,13 @@ class _GatedRun:
             ruler = SMOOTH_NETWORK.ruler(self.oracle)
             seen = examine_model(self.oracle, model, ruler=ruler, rng=rng)
         length = _find_distance(model) if isinstance(model, Gated) else 1.0
-        if seen.passed and is_swollen(model, length, unresolved=seen.unresolved):
-            return self.conclude(Ending(status=Status.ROUGH), seen)
-        ending = settle(self.oracle, seen, lines=SMOOTH_NETWORK, refuse=partial(self._refuse, seen))
+        ending = settle(
+            self.oracle,
+            seen,
+            lines=SMOOTH_NETWORK,
+            refuse=partial(self._refuse, seen),
+            reservation=Ending(status=Status.ROUGH) if is_swollen(model, length, seen) else None,
+        )
         return self.conclude(ending, seen)
 
     def _refuse(self, seen: Examination) -> Ending:

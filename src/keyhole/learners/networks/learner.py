@@ -129,11 +129,14 @@ class _NetworkRun:
             except BudgetSpent:
                 return self.conclude(None, SPENT)
         seen = self.examine(model, rng)
-        length = measure_typical_distance(model)
-        if seen.passed and is_swollen(model, length, unresolved=seen.unresolved):
-            return self.conclude(model, Ending(status=Status.ROUGH), seen)
-        refuse = partial(self._refuse, learned, seen)
-        ending = settle(self.oracle, seen, lines=NETWORK, refuse=refuse)
+        swollen = is_swollen(model, measure_typical_distance(model), seen)
+        ending = settle(
+            self.oracle,
+            seen,
+            lines=NETWORK,
+            refuse=partial(self._refuse, learned, seen),
+            reservation=Ending(status=Status.ROUGH) if swollen else None,
+        )
         return self.conclude(model, ending, seen)
 
     def _refuse(self, learned: Learned, seen: Examination) -> Ending:

@@ -235,14 +235,14 @@ def draw_bending_pairs(model: OneLayer, *, rng: np.random.Generator) -> Sequence
 def judge_layer(session: OneLayerSession, seen: Examination) -> Recovery[OneLayer]:
     """The recovery that fresh sequences allow."""
     perfect = read_imperfection(session.oracle).perfect
-    if seen.passed and _is_swollen_layer(session.model(), seen):
-        return conclude_layer(session, Ending(status=Status.ROUGH))
+    swollen = _is_swollen_layer(session.model(), seen)
     ending = settle(
         session.oracle,
         seen,
         lines=ONE_LAYER,
         refuse=lambda: _refuse_layer(session, seen, Status.NOT_ONE_LAYER),
         blind=session.unseen,
+        reservation=Ending(status=Status.ROUGH) if swollen else None,
         words="" if perfect else f"Answers are declared to be rounded to {session.roundoff:.1e}.",
     )
     return conclude_layer(session, ending)
@@ -253,7 +253,7 @@ def _is_swollen_layer(model: OneLayer | None, seen: Examination) -> bool:
     net = None if model is None else model.net
     if model is None or not isinstance(net, AbsAffine):
         return False
-    return is_swollen(model, measure_typical_distance(net), unresolved=seen.unresolved)
+    return is_swollen(model, measure_typical_distance(net), seen)
 
 
 def _refuse_layer(session: OneLayerSession, seen: Examination, status: Status) -> Ending:

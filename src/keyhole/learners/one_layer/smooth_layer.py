@@ -116,7 +116,7 @@ class SmoothLayer:
 
 def _is_swollen_layer(model: OneLayer, seen: Examination) -> bool:
     """Whether the parts of the layer dwarf what it answers, at the lengths of its units."""
-    return is_swollen(model, measure_own_length(model.net), unresolved=seen.unresolved)
+    return is_swollen(model, measure_own_length(model.net), seen)
 
 
 def _examine_and_refine(session: OneLayerSession, rng: np.random.Generator) -> Examination:

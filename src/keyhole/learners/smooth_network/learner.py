@@ -165,10 +165,13 @@ class _SmoothRun:
         seen = self.examine(model, rng)
         form = self.learned.form
         length = 1.0 if form is None else measure_unit(form)
-        if seen.passed and is_swollen(model, length, unresolved=seen.unresolved):
-            return self.conclude(Ending(status=Status.ROUGH), seen)
-        refuse = partial(self._refuse, model, seen)
-        ending = settle(self.oracle, seen, lines=SMOOTH_NETWORK, refuse=refuse)
+        ending = settle(
+            self.oracle,
+            seen,
+            lines=SMOOTH_NETWORK,
+            refuse=partial(self._refuse, model, seen),
+            reservation=Ending(status=Status.ROUGH) if is_swollen(model, length, seen) else None,
+        )
         return self.conclude(ending, seen)
 
     def _refuse(self, model: ReluNet, seen: Examination) -> Ending:

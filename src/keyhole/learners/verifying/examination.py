@@ -23,7 +23,7 @@ from keyhole.learners.verifying.questions import (
     draw_questions,
     read_limits,
 )
-from keyhole.learners.verifying.vacuity import is_vacuous
+from keyhole.learners.verifying.vacuity import is_vacuous, measure_gaps_beside_variation
 from keyhole.models import AttentionLayer, Model, TransformerBlock
 from keyhole.oracles import Counted, Oracle
 
@@ -286,6 +286,7 @@ def _summarise_rows(rows: list[_Row], complete: bool) -> Examination:
     """Everything together; of what failed the shortest is shown."""
     failed = [row for row in rows if row.failed]
     worst = _pick_worst(failed or rows, failed=bool(failed))
+    held = [(row.gap, row.explained, row.kind, row.case.answer) for row in rows]
     fresh = Fresh(
         len(rows),
         max((row.gap for row in rows), default=0.0),
@@ -299,8 +300,10 @@ def _summarise_rows(rows: list[_Row], complete: bool) -> Examination:
         hidden=2 * sum(row.hidden for row in rows) > len(rows),
         changed=max((row.changed for row in rows), default=0.0),
         unresolved=any(row.unresolved and not row.failed for row in rows),
-        vacuous=is_vacuous([(row.gap, row.explained, row.kind, row.case.answer) for row in rows]),
-        examined=list_examined([row.asked for row in rows]),
+        vacuous=is_vacuous(held),
+        examined=replace(
+            list_examined([row.asked for row in rows]), beside=measure_gaps_beside_variation(held)
+        ),
     )
 
 

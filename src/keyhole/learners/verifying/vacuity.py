@@ -18,13 +18,12 @@ _RIGHT = 1e-6  # of how an answer varies: a gap that says more than what explain
 _ROUNDED = 1e-12  # of an answer: a gap that is rounding however little it varies
 
 
-def is_vacuous(rows: Sequence[tuple[float, float, str, Vector]]) -> bool:
-    """Whether too many gaps are explained only by what would explain any answer.
+# Of an answer the gap, up to what it is explained, the kind of its question, and the answer itself.
+Held = tuple[float, float, str, Vector]
 
-    Args:
-        rows: for each answer the gap, up to what it is explained, the kind of its question, and the
-            answer.
-    """
+
+def is_vacuous(rows: Sequence[Held]) -> bool:
+    """Whether too many gaps are explained only by what would explain any answer."""
     answers = np.array([row[3] for row in rows])
     if not answers.any():
         return False
@@ -38,6 +37,20 @@ def is_vacuous(rows: Sequence[tuple[float, float, str, Vector]]) -> bool:
     least = np.maximum(shown, _NOTHING * typical)
     wrong = (explained > 0.5 * least) & (gap > np.maximum(_RIGHT * least, _ROUNDED * size))
     return bool(_SHARE * wrong.sum() > len(size))
+
+
+def measure_gaps_beside_variation(rows: Sequence[Held]) -> float:
+    """The largest gap beside how answers of its kind vary; rounding of a constant aside."""
+    if not rows:
+        return 0.0
+    gap = np.array([row[0] for row in rows])
+    answers = np.array([row[3] for row in rows])
+    varied = _measure_variation(answers, [row[2] for row in rows])
+    size = np.abs(answers).max(axis=1)
+    # What coarse answers hide is declared, and explained by nothing else.
+    fine = np.array([row[1] for row in rows]) > 0
+    shown = fine & (varied > 0) & (gap > _ROUNDED * size)
+    return float((gap[shown] / varied[shown]).max(initial=0.0))
 
 
 def _measure_variation(answers: Matrix, kinds: Sequence[str]) -> Vector:
