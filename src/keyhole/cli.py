@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 import traceback
 from dataclasses import MISSING, fields
@@ -35,6 +37,7 @@ app = App(
 )
 
 Flat = Option(name="*")
+_STOPPED = 130  # the exit code of Ctrl-C
 Json = Annotated[bool, Option(name="--json", negative="", help="Print one JSON object.")]
 
 
@@ -102,7 +105,21 @@ def _print_record(record: Record[Any], json: bool) -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
-    sys.exit(_run_command_line(sys.argv[1:]))
+    codes: list[int] = []
+    # Registered before all others, it is called after them.
+    atexit.register(_keep_exit_code, codes)
+    codes.append(_run_command_line(sys.argv[1:]))
+    sys.exit(codes[0])
+
+
+def _keep_exit_code(codes: list[int]) -> None:
+    """Where Ctrl-C fell into code that is made from text, as dataclasses are, Python ends by the
+    signal, whoever caught it.
+    """
+    if codes == [_STOPPED]:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_STOPPED)
 
 
 def _run_command_line(arguments: list[str]) -> int:
@@ -133,7 +150,7 @@ def _run_command_line(arguments: list[str]) -> int:
             "stopped by Ctrl-C. What was done is kept: run it again with the same --out (and"
             " --resume) to go on."
         )
-        return _print_complaint(arguments, "INTERRUPTED", said, 130)
+        return _print_complaint(arguments, "INTERRUPTED", said, _STOPPED)
     except Exception as error:
         traceback.print_exc()
         return _print_complaint(

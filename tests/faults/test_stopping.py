@@ -68,6 +68,17 @@ def test_ctrl_c_in_the_middle_of_own_work_answers_within_a_second(moment, tmp_pa
     assert interrupt(running) < 1.0
 
 
+def test_ctrl_c_that_falls_into_code_made_from_text_has_its_exit_code_all_the_same(tmp_path):
+    """Dataclasses are made so while modules are loaded; Python would end by the signal itself."""
+    source = "def stopped(X):\n    exec('raise KeyboardInterrupt')\n\n\nstopped.width = 4\n"
+    (tmp_path / "target.py").write_text(source)
+    running = start(tmp_path, "target:stopped", "--out", "run")
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert err.startswith("keyhole: stopped by Ctrl-C.")
+    assert json.loads(out)["status"] == "INTERRUPTED"
+
+
 def test_ctrl_c_while_a_server_is_silent_answers_within_a_second(tmp_path):
     silence = BREAKS["silence"]
     with serving() as (address, _), Proxy(urlsplit(address).port, silence) as proxy:

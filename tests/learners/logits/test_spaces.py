@@ -14,9 +14,11 @@ from keyhole.learners.logits.spaces import (
     count_least_questions,
     find_projection,
     find_space,
+    leave_open,
     refuse_projection,
 )
 from keyhole.learners.logits.spectra import find_rank, holds_common_shift, name_sizes
+from keyhole.oracles.own_time import Stopwatch, bound_own_work
 from support.language_models import LanguageModel
 
 V, H = 120, 8
@@ -121,6 +123,15 @@ def test_a_long_vocabulary_is_read_in_parts_as_in_one(monkeypatch):
         np.testing.assert_allclose(parts.basis @ parts.basis.T, np.eye(9), atol=1e-12)
         assert sine(parts.basis, true[2][:9].T) < 1e-12
         np.testing.assert_allclose(parts.coordinates @ parts.basis + parts.mean, low, atol=1e-10)
+
+
+def test_what_was_answered_is_still_looked_at_once_the_time_is_over():
+    prompts = ask(LanguageModel(V, H, norm="rms"))
+    prompts.grow(40)
+    with bound_own_work(Stopwatch(1e-9)):
+        left = leave_open(prompts, "the time is over.")
+    assert (left.rank, left.reason) == (None, "the time is over.")
+    assert left.values[H - 1] > 1e6 * left.values[H]
 
 
 def test_a_spectrum_that_sinks_into_the_noise_supports_no_rank():

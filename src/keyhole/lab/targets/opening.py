@@ -224,8 +224,8 @@ def choose_chunk_size(target: str) -> int:
     return 1 << 19 if target.startswith(("http://", "https://")) else 1 << 22
 
 
-def read_declarations(job: Declaring) -> Imperfection:
-    """What a job declares of its target."""
+def read_declarations(job: Declaring, *, learned: bool = True) -> Imperfection:
+    """What a job declares of its target, and whether it can be learned with that."""
     stated = Imperfection.cast(job.answers)
     if job.decimals is not None:
         stated = stated.combined(Imperfection.decimals(job.decimals))
@@ -236,22 +236,22 @@ def read_declarations(job: Declaring) -> Imperfection:
             tolerance=job.tolerance,
             levels=levels,
             token_bound=job.token_bound,
-            lengths=None if job.lengths is None else read_lengths(job.lengths),
+            lengths=None if job.lengths is None else read_lengths(job.lengths, learned=learned),
         )
     )
 
 
-def read_lengths(text: str) -> tuple[int, int]:
+def read_lengths(text: str, *, learned: bool = True) -> tuple[int, int]:
     """The two numbers of MIN:MAX.
 
     Raises:
-        InvalidInput: they are not two whole numbers, or not in order.
+        InvalidInput: they are not two whole numbers, not in order, or too few for a learner.
     """
     shortest, _, longest = text.partition(":")
     if not (shortest.isdecimal() and longest.isdecimal()):
         raise InvalidInput(f"--lengths takes MIN:MAX, two whole numbers; got {text!r}.")
     lengths = int(shortest), int(longest)
-    if lengths[0] > 1 or lengths[1] < 2:
+    if learned and (lengths[0] > 1 or lengths[1] < 2):
         raise InvalidInput(
             f"learners need sequences of one and of two tokens; --lengths {text} allows"
             f" {lengths[0]} to {lengths[1]}."
@@ -259,9 +259,9 @@ def read_lengths(text: str) -> tuple[int, int]:
     return lengths
 
 
-def declare_target(target: Oracle, job: Declaring) -> Oracle:
+def declare_target(target: Oracle, job: Declaring, *, learned: bool = True) -> Oracle:
     """The target with what a job states of it; lengths that may not be asked are refused."""
-    stated = read_declarations(job)
+    stated = read_declarations(job, learned=learned)
     oracle: Oracle = Declared(target, stated)
     if stated.lengths is not None:
         oracle = Sized(oracle, stated.lengths)

@@ -22,7 +22,6 @@ import numpy as np
 
 from keyhole._arrays import EPS, Indices, Matrix, Vector
 from keyhole.learners.logits.number_formats import ARITHMETIC
-from keyhole.oracles.own_time import check_own_time
 
 # Errors of singular values add to the values of the smallest directions: three times the next.
 SUPPORTED = 3.0
@@ -208,7 +207,6 @@ def _count_unlike(moves: Matrix, known: float, most: int) -> int:
     squares = (moves**2).sum(axis=1)
     nearest = squares.copy()
     for count in range(most):
-        check_own_time()
         farthest = int(nearest.argmax())
         if nearest[farthest] <= known**2:
             return count
@@ -228,13 +226,12 @@ def _reduce_to_triangle(rows: Matrix) -> Matrix:
     return triangle
 
 
-# One call for a long vocabulary would take minutes, in which no clock and no Ctrl-C is heard.
+# One call for a long vocabulary would take minutes, in which no Ctrl-C is heard.
 def _cut_rows(tall: Matrix) -> Iterator[Matrix]:
     """A tall matrix in parts that take about a second each."""
     count, width = tall.shape
     size = count if count * width**2 <= _AT_ONCE else 3 * width
     for start in range(0, count, size):
-        check_own_time()
         yield tall[start : start + size]
 
 

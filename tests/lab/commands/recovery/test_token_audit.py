@@ -373,6 +373,13 @@ def test_a_vocabulary_without_token_ids_is_told_what_is_missing(kind, place):
         run_job(kind("language_targets:answer", *named, vocabulary=V))
 
 
+@pytest.mark.parametrize(("lengths", "asked"), [("3:5", 5), ("9:12", 9), ("2:40", 8), ("1:1", 1)])
+def test_prompts_have_a_length_that_is_allowed(lengths, asked, place):
+    found = audit("answer", lengths=lengths).data.tokens
+    assert found.prompt_length == asked
+    assert found.policies[0].rank == H
+
+
 def test_what_is_not_learned_of_ids_is_no_head(place):
     record = run_job(LearnJob("language_targets:model", tokens_in=True, vocabulary=V, out="none"))
     assert (record.code, record.data.verdict) == (3, "UNVERIFIED")

@@ -67,8 +67,8 @@ def _refuse_function(policy: TokenPolicy, target: Snapshot, first: FunctionRecor
     lengths = read_imperfection(target.oracle).lengths
     if target.vocabulary > LARGEST_VOCABULARY:
         return f"not tried: it is learned of up to {LARGEST_VOCABULARY} ids."
-    if target.vocabulary < 3 or (lengths is not None and lengths[1] < _LONGEST):
-        return f"not tried: it takes 3 ids, and prompts of up to {_LONGEST}."
+    if target.vocabulary < 3 or (lengths and not lengths[0] == 1 < _LONGEST <= lengths[1]):
+        return f"not tried: it takes 3 ids, and prompts of 1 to {_LONGEST}."
     questions = TokenLayer().plan(1, outputs=target.vocabulary).queries * policy.reading.per_prompt
     if questions > _MOST_QUESTIONS:
         return f"not tried: it takes {questions:,} questions under this policy."

@@ -62,7 +62,7 @@ class Snapshot:
     def record(cls, name: str, model: Oracle, job: AuditJob, transcript: Path) -> Snapshot:
         """The model that a job names so, with a transcript, which is gone on with if it is held."""
         lengths = read_imperfection(model).lengths
-        length = _LENGTH if lengths is None else min(_LENGTH, lengths[1])
+        length = _LENGTH if lengths is None else min(max(_LENGTH, lengths[0]), lengths[1])
         recorded = Recorded(model, transcript, _identify(name, model, job))
         # Models may work out a row of logits for every position of a prompt.
         at_once = max(1, _CALL // ((model.outputs or 1) * length))
@@ -142,7 +142,11 @@ def open_models(job: AuditJob) -> list[Oracle]:
         InvalidInput: one cannot be opened, or they are of two vocabularies.
     """
     names = [name for name in (job.target, job.against) if name is not None]
-    models = [declare_target(open_token_target(name, job.vocabulary), job) for name in names]
+    # A space is seen in prompts of any one length.
+    models = [
+        declare_target(open_token_target(name, job.vocabulary), job, learned=False)
+        for name in names
+    ]
     if models[0].outputs != models[-1].outputs:
         raise InvalidInput(
             f"{job.target} has {models[0].outputs} ids, {job.against} {models[-1].outputs}; only"
