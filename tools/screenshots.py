@@ -82,10 +82,6 @@ RUNS: dict[str, tuple[str, ...]] = {
         "sample block --style gpt2 --width 8 --heads 2 --hidden 8 --seed 3 --out block.safetensors",
         "learn block.safetensors --out learn-block",
     ),
-    "learn-block": (
-        "sample block --style gpt2 --width 8 --hidden 8 --seed 3 --out block.safetensors",
-        "learn block.safetensors --out learn-block",
-    ),
     "learn-bert": (
         "sample block --style bert --width 8 --hidden 8 --seed 3 --out bert.safetensors",
         "learn bert.safetensors --out learn-bert",

@@ -24,7 +24,7 @@ from keyhole.drawing.describing import (
 from keyhole.drawing.html import escape_text
 from keyhole.drawing.scales import fit_scale
 from keyhole.drawing.shapes import Dot, Words
-from keyhole.drawing.svg import draw_chart
+from keyhole.drawing.svg import draw_chart, draw_rows
 from support.drawn_labels import Reader, count_labels, find_faults
 from support.run_records import EVIL
 
@@ -247,6 +247,27 @@ def test_no_two_labels_of_rows_touch(rows, log):
         )
     )
     assert find_faults(svg) == []
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(1e-15, 1e-3), min_size=1, max_size=9))
+def test_rows_have_their_names_above_them_where_the_page_is_narrow(errors):
+    names = [f"rounding to {k} decimals, tokens up to norm 2" for k in range(len(errors))]
+    marks = [
+        Line("", "ours", [Point(error, k, label=f"{k},000 queries")])
+        for k, error in enumerate(errors)
+    ]
+    x = Axis("relative error", log=True, low=1e-16, high=2.0)
+    drawn = draw_rows(Chart("about", x, name_rows(names), marks, width=560.0, height=22.0 * 9))
+    assert find_faults(drawn) == []
+    wide, narrow = Reader(drawn).pictures
+    # A screen of 360 pixels less its margins shows a drawing that is up to a fifth wider.
+    assert 0.8 * (narrow.frame.right - narrow.frame.left) < 360 - 32
+    assert 0.8 * (wide.frame.right - wide.frame.left) > 360 - 32
+    told = {label.words: label for label in narrow.labels}
+    assert all(told[name].left > narrow.frame.left for name in names)
+    tops = [told[name].top for name in names]
+    assert tops == sorted(tops, reverse=True)
 
 
 @settings(max_examples=10, deadline=None)

@@ -29,6 +29,7 @@ from keyhole.drawing.shapes import (
 )
 
 _ROW_NAME = 400.0  # width of the name of a row, at most
+_ABOVE = 0.34  # of a row, from its middle to a name above it
 _SCALE = 120.0  # height of a scale of colours
 _SHADES = (0.16, 0.07)  # neighbouring bands differ
 
@@ -184,9 +185,10 @@ def _name_ticks(chart: Chart, plane: _Plane) -> Iterator[Shape]:
     for value, name in _list_up_ticks(chart, plane):
         at = plane.up.at(value)
         cut = shorten_words(name, _ROW_NAME)
-        words = Words(
-            -8.0, at, cut, "" if rows else "quiet", "end", said=name if cut != name else ""
-        )
+        told = name if cut != name else ""
+        words = Words(-8.0, at, cut, "" if rows else "quiet", "end", said=told)
+        if chart.y.above:
+            words = Words(4.0, plane.up.at(value + _ABOVE), cut, "", "start", said=told)
         if not any(words.box.touches(box, 1.0) for box in taken):
             taken.append(words.box)
             yield from [] if rows or chart.cells else [Stroke([(0.0, at), (width, at)], "rule")]

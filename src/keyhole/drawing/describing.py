@@ -27,6 +27,7 @@ class Axis:
         high: where it ends; above all that is drawn when None.
         ticks: places with their names; round numbers when None.
         rows: whether the ticks are names of rows.
+        above: whether names of rows stand above them, not beside them.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Axis:
     high: float | None = None
     ticks: Sequence[tuple[float, str]] | None = None
     rows: bool = False
+    above: bool = False
 
 
 @dataclass(frozen=True, slots=True)

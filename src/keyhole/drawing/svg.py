@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from keyhole.drawing.arranging import arrange_chart
 from keyhole.drawing.describing import Chart, tabulate_chart, write_csv
@@ -10,6 +11,8 @@ from keyhole.drawing.html import Markup, draw_svg, element, join_markup, make_sc
 from keyhole.drawing.shapes import SHAPE, Dot, Drawing, Patch, Shape, Stroke, Words
 
 _NARROW = 340.0  # a wider drawing is scrolled where the page is narrow
+_SLIM = 250.0  # width of a plane that a screen of 360 pixels shows whole, names of marks included
+_TALL = 1.7  # height of a row with its name above, in rows
 _MARKS = {
     "square": "m-4 -4h8v8h-8z",
     "triangle": "m0 -5l5 9h-10z",
@@ -23,6 +26,15 @@ def draw_chart(chart: Chart) -> Markup:
     if drawing is None:
         return Markup()
     return paint_drawing(drawing, write_csv(tabulate_chart(chart)))
+
+
+def draw_rows(chart: Chart) -> Markup:
+    """The picture of rows twice: a narrow page shows the one whose names stand above them."""
+    slim = replace(chart, y=replace(chart.y, above=True), width=_SLIM, height=_TALL * chart.height)
+    return join_markup(
+        element("div", draw_chart(chart), class_="on-wide"),
+        element("div", draw_chart(slim), class_="on-narrow"),
+    )
 
 
 def paint_drawing(drawing: Drawing, numbers: str | None = None) -> Markup:

@@ -18,7 +18,7 @@ from keyhole.drawing.html import (
     join_markup,
     make_scrollable,
 )
-from keyhole.drawing.svg import draw_chart
+from keyhole.drawing.svg import draw_chart, draw_rows
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.pages.token_audit_page import draw_token_audit_page
 from keyhole.lab.runs.recovery_records import AuditRecord, GateRecord, PolicyRecord
@@ -123,7 +123,7 @@ def _draw_policies(data: AuditRecord) -> Markup:
         " it, and another may not; the nearest attempt is named with"
         f" its number of queries; ✕ no model; the shaded side keeps {data.error_of} back"
     )
-    return frame_figure(draw_chart(describe_policies(data)), note, width="100%")
+    return frame_figure(draw_rows(describe_policies(data)), note, width="100%")
 
 
 def _draw_errors_by_queries(data: AuditRecord) -> Markup:

@@ -38,7 +38,9 @@ border-radius: 3px; padding: 0 .4rem; cursor: pointer; }
 .keep button:hover { color: var(--ink); } .keep button[aria-pressed=true] { color: var(--ours); }
 figure.zoomed { width: 100% !important; } [role=region].zoomed > svg { width: 160%; \
 max-width: none; } @media print { .keep, output { display: none; } }
-@media (max-width: 40rem) { table { display: block; overflow-x: auto; }
+.on-narrow { display: none; }
+@media (max-width: 40rem) { .on-wide { display: none; } .on-narrow { display: block; }
+  table { display: block; overflow-x: auto; }
   td.words { min-width: 9rem; } }
 pre { white-space: pre-wrap; border: 1px solid var(--rule); padding: .6rem .8rem; }
 """
