@@ -1,7 +1,7 @@
 """Whole Transformer blocks: queries beside the counting limit, errors, successes.
 
-Run: python bench/blocks.py [--seeds 20] [--first 500] [--style gpt2|bert] [--width 16] [--heads 2]
-[--each]
+Run: python bench/blocks.py [--seeds 20] [--first 500] [--style gpt2|bert|llama]
+[--width 16] [--heads 2] [--each]
 """
 
 from __future__ import annotations
@@ -12,11 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole import Local, PostNormBlock, PreNormBlock, TransformerBlock, random_block
+from keyhole import (
+    GatedBlock,
+    Local,
+    PostNormBlock,
+    PreNormBlock,
+    TransformerBlock,
+    random_block,
+)
 from keyhole.claims import Verdict
 
 LENGTHS = (1, 2, 8, 32)
-LEARNERS = {"gpt2": PreNormBlock, "bert": PostNormBlock}
+LEARNERS = {"gpt2": PreNormBlock, "bert": PostNormBlock, "llama": GatedBlock}
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,7 @@ class Cell:
     heads: int
     hidden: int
     style: str = "gpt2"
+    groups: int | None = None
 
 
 CELLS = (
@@ -40,6 +48,11 @@ CELLS = (
     Cell(16, 4, 48, "bert"),
     Cell(32, 4, 128, "bert"),
     Cell(32, 2, 128, "bert"),
+    Cell(8, 2, 5, "llama", 1),
+    Cell(8, 2, 6, "llama"),
+    Cell(16, 4, 24, "llama", 2),
+    Cell(16, 4, 24, "llama"),
+    Cell(32, 4, 64, "llama", 2),
 )
 
 
@@ -64,7 +77,12 @@ def run_cell(cell: Cell, seeds: range, each: bool) -> None:
     for seed in seeds:
         truth_rng, rng, fresh = np.random.default_rng(seed).spawn(3)
         truth = random_block(
-            cell.width, style=cell.style, heads=cell.heads, hidden=cell.hidden, rng=truth_rng
+            cell.width,
+            style=cell.style,
+            heads=cell.heads,
+            groups=cell.groups,
+            hidden=cell.hidden,
+            rng=truth_rng,
         )
         start = time.process_time()
         found = LEARNERS[cell.style]().run(Local(truth), rng=rng)
@@ -75,7 +93,8 @@ def run_cell(cell: Cell, seeds: range, each: bool) -> None:
             limit = (found.degrees_of_freedom or 0) / cell.width
         if each:
             print(f"  {seed} {found.verdict.name} {asked[-1]} {errors[-1:]} {seconds[-1]:.1f} s")
-    size = f"{cell.style}, {cell.width} wide, {cell.heads} heads, {cell.hidden} units"
+    shared = f" in {cell.groups} groups" if cell.groups else ""
+    size = f"{cell.style}, {cell.width} wide, {cell.heads} heads{shared}, {cell.hidden} units"
     worst = f"{np.median(errors):.1e} / {max(errors):.1e}" if errors else "none"
     ratio = np.median(asked) / limit if limit else np.nan
     print(

@@ -61,6 +61,7 @@ from keyhole.learners.base import Fresh as Fresh
 from keyhole.learners.base import Plan as Plan
 from keyhole.learners.base import Recovery as Recovery
 from keyhole.learners.base import Status as Status
+from keyhole.learners.blocks.gated.learner import GatedBlock as GatedBlock
 from keyhole.learners.blocks.learner import PreNormBlock as PreNormBlock
 from keyhole.learners.blocks.post_norm.learner import PostNormBlock as PostNormBlock
 from keyhole.learners.casts.learner import Balanced as Balanced

@@ -39,6 +39,23 @@ def block_freedom(wiring: Wiring, width: int, *, heads: int, rank: int, hidden: 
     return layer + hidden * (2 * width + 1 - centred) + width - centred
 
 
+def gated_block_freedom(wiring: Wiring, width: int, *, heads: int, rank: int, hidden: int) -> int:
+    """Numbers that answers of a pre-norm block of gated units without biases determine.
+
+    Those of its attention as a layer, and 3d - 1 of a unit: one factor is free between what gates
+    are multiplied by and outputs.
+
+    Args:
+        wiring: of the attention, its norm included.
+        width: size of a token.
+        heads: number of heads.
+        rank: size of a head.
+        hidden: number of units.
+    """
+    layer = layer_freedom(wiring, width, heads=heads, rank=rank, outputs=width)
+    return layer + hidden * (3 * width - 1)
+
+
 def post_block_freedom(width: int, *, heads: int, rank: int, hidden: int) -> int:
     """Numbers that answers of a post-norm block with LayerNorms determine.
 

@@ -216,7 +216,7 @@ def learn(
 def learn(
     oracle: Target,
     *,
-    learner: Literal["pre-norm-block", "post-norm-block"],
+    learner: Literal["pre-norm-block", "post-norm-block", "gated-block"],
     **options: Unpack[_Options],
 ) -> Recovery[TransformerBlock]: ...
 @overload

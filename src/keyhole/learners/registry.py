@@ -122,6 +122,7 @@ LEARNERS: Mapping[str, Entry] = {
     "layer": Entry("layer.learner:WholeLayer", "layer"),
     "wired-layer": Entry("positions.learner:WiredLayer", "wired", takes=("wiring",)),
     "pre-norm-block": Entry("blocks.learner:PreNormBlock", "block", (), takes=("wiring",)),
+    "gated-block": Entry("blocks.gated.learner:GatedBlock", "block", (), takes=("wiring",)),
     "post-norm-block": Entry(
         "blocks.post_norm.learner:PostNormBlock", "block", (), takes=("wiring",)
     ),

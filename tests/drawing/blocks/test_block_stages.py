@@ -82,3 +82,14 @@ def test_a_drawing_names_heads_units_limit_and_errors_and_says_what_it_leaves_ou
     for said in ("12 heads", "48 units", "limit 44", "scores 3e-13", "8 of 12 heads and 24 of 48"):
         assert said in words
     assert "no learner" not in draw_block_stages(BlockProgress(asked=asked, verified=False))
+
+
+def test_a_block_with_gates_is_drawn_by_its_own_stages():
+    asked = {"zeros": 6, "slices": 86, "reads": 221, "lone": 42, "split": 10, "keys": 14}
+    known = known_after({**asked, "queries": 14, "verify": 164}, verified=True)
+    assert known["zero tokens"] == set()
+    assert known["lone tokens"] == {"units", "norm2"}
+    assert known["heads told apart"] == {"units", "norm2", "values"}
+    assert known["scores of the heads"] == set(PARTS)
+    stopped = BlockProgress(asked={"zeros": 6}, verified=False)
+    assert "as far as: zero tokens" in stopped.finding

@@ -22,6 +22,14 @@ def test_auto_tells_the_build_of_a_block_and_recovers_it(style, seed):
     assert keyhole.compare(block, found.model).largest < 1e-8
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_auto_recovers_a_block_of_llamas_build(groups):
+    block = random_block(8, style="llama", heads=2, groups=groups, hidden=5, rng=310 + groups)
+    found = keyhole.learn(Local(block, 8), rng=410)
+    assert found.verdict is Verdict.EXACT, found.sentence
+    assert keyhole.compare(block, found.model).largest < 1e-8
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("style", ["gpt2", "bert", "llama"])
 @pytest.mark.parametrize("width", [8, 16])

@@ -30,7 +30,7 @@ _NETWORK = Stage("units of the network", ("slices", "reads"), {"units": GLANCED}
 _SCORES = Stage("scores of the heads", ("scores",), {"scores": GLANCED})
 _SEQUENCES = {"scores": SETTLED, "values": SETTLED}
 _FRESH = Stage("fresh questions", ("verify",))
-# By whether norms stand before or behind attention and network.
+# By whether norms stand before or behind attention and network, and whether this is gated.
 STAGES: Mapping[str, tuple[Stage, ...]] = {
     "pre": (
         Stage("value maps of the heads", ("values",), {"values": GLANCED}),
@@ -47,6 +47,14 @@ STAGES: Mapping[str, tuple[Stage, ...]] = {
         Stage("lone tokens", ("lone",), {"units": SETTLED, "norm1": SETTLED}),
         _SCORES,
         Stage("sequences", ("sequences",), _SEQUENCES),
+        _FRESH,
+    ),
+    "gated": (
+        Stage("zero tokens", ("zeros",)),
+        _NETWORK,
+        Stage("lone tokens", ("lone",), {"units": SETTLED, "norm2": SETTLED}),
+        Stage("heads told apart", ("split",), {"values": SETTLED}),
+        Stage("scores of the heads", ("keys", "queries"), {**_SEQUENCES, "norm1": SETTLED}),
         _FRESH,
     ),
 }
@@ -80,6 +88,11 @@ class BlockProgress:
         return "post" if "norm" in self.asked else "pre"
 
     @property
+    def road(self) -> str:
+        """Which stages there are; zero tokens are asked where a gated network is looked for."""
+        return "gated" if "zeros" in self.asked else self.style
+
+    @property
     def learning(self) -> int:
         """Questions to learn, those of the verification apart."""
         return sum(self.asked.values()) - self.asked.get("verify", 0)
@@ -100,7 +113,7 @@ class BlockProgress:
         return [*self._trace_steps()]
 
     def _trace_steps(self) -> Iterator[Step]:
-        stages = [(stage, self._count_questions(stage)) for stage in STAGES[self.style]]
+        stages = [(stage, self._count_questions(stage)) for stage in STAGES[self.road]]
         last = max((k for k, (_, asked) in enumerate(stages) if asked), default=-1)
         total, known = 0, dict[str, float]()
         if others := sum(self.asked.values()) - sum(asked for _, asked in stages):

@@ -34,7 +34,7 @@ class LearnJob(Reaching, Wired, Hinting, Layering, Targeting):
             balanced, labels, several-heads, heads-in-ball, restricted-heads, layer, wired-layer,
             orthogonal, repetition, network, network-in-ball, noisy-network, smooth-network,
             gated-network, third-order, one-layer, smooth-layer, several-heads-layer,
-            pre-norm-block, post-norm-block, antisymmetric and tolerant.
+            pre-norm-block, post-norm-block, gated-block, antisymmetric and tolerant.
         until: of a block, the stage after which to end: norm, values or network.
         budget: never ask more sequences than this, verification included.
         max_seconds: stop after so many seconds of own work; waiting for the target is none.
@@ -74,7 +74,7 @@ class PlanJob(Wired, Hinting, Layering, MaybeTargeting):
             balanced, labels, several-heads, heads-in-ball, restricted-heads, layer, wired-layer,
             orthogonal, repetition, network, network-in-ball, noisy-network, smooth-network,
             gated-network, third-order, one-layer, smooth-layer, several-heads-layer,
-            pre-norm-block, post-norm-block, antisymmetric and tolerant.
+            pre-norm-block, post-norm-block, gated-block, antisymmetric and tolerant.
         latency: seconds that one request takes; measured on the metadata of a service when absent.
         in_flight: how many requests may be under way at once.
         tokens_in: the target takes token ids and answers a logit for each.
@@ -236,7 +236,7 @@ class TrialJob(Hinting):
             balanced, labels, several-heads, heads-in-ball, restricted-heads, layer, wired-layer,
             orthogonal, repetition, network, network-in-ball, noisy-network, smooth-network,
             gated-network, third-order, one-layer, smooth-layer, several-heads-layer,
-            pre-norm-block, post-norm-block, antisymmetric and tolerant.
+            pre-norm-block, post-norm-block, gated-block, antisymmetric and tolerant.
         budget: never ask more sequences than this, verification included.
         seed: seed of the learner.
     """

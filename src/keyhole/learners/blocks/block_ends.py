@@ -13,7 +13,7 @@ from keyhole.drawing.blocks.block_sheets import draw_block_stages
 from keyhole.drawing.blocks.block_stages import BlockProgress
 from keyhole.drawing.html import Markup
 from keyhole.errors import BudgetSpent, InvalidInput
-from keyhole.identify.blocks import block_freedom, post_block_freedom
+from keyhole.identify.blocks import block_freedom, gated_block_freedom, post_block_freedom
 from keyhole.learners.base import Recovery, Status
 from keyhole.learners.blocks.extreme_scores import draw_extreme_sequences
 from keyhole.learners.verifying.ending import (
@@ -28,7 +28,7 @@ from keyhole.learners.verifying.ending import (
     settle,
 )
 from keyhole.learners.verifying.examination import examine_model
-from keyhole.models import TransformerBlock
+from keyhole.models import Gated, TransformerBlock
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
@@ -212,7 +212,8 @@ def _count_freedom(model: TransformerBlock) -> int:
     sizes = {"heads": heads.heads, "rank": heads.rank, "hidden": model.network.hidden}
     if model.style == "post":
         return post_block_freedom(model.width, **sizes)
-    return block_freedom(model.front.wiring, model.width, **sizes)
+    count = gated_block_freedom if isinstance(model.network, Gated) else block_freedom
+    return count(model.front.wiring, model.width, **sizes)
 
 
 def choose_stages(by_phase: Mapping[str, int], until: str | None) -> dict[str, int]:

@@ -10,8 +10,9 @@ all outputs share, so that the normal equations cost little more than that table
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ _STEPS = 12
 _DAMPING = 1e-13
 _SMALL = 1e-13  # what rounding leaves
 _TOGETHER = 16  # units whose products are formed at once
+
+_Map = TypeVar("_Map")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -134,22 +137,9 @@ class LoneFit:
 
     def fit(self, held: LoneMap) -> tuple[LoneMap, float]:
         """The map, and what it leaves beside the answers."""
-        held, left = self._project(held)
-        damping = _DAMPING
-        for _ in range(_STEPS):
-            check_own_time()
-            trial, after = self._project(self._step(held, damping))
-            if after < left:
-                gained = after < 0.5 * left
-                held, left = trial, after
-                damping = max(damping * 0.1, _DAMPING)
-                if left < _SMALL or not gained:
-                    break
-            else:
-                if left < 1e-11 or damping > 1e-2:
-                    break
-                damping *= 100
-        return held, left
+        return descend(
+            *self._project(held), lambda at, damping: self._project(self._step(at, damping))
+        )
 
     def _design(self, held: LoneMap) -> tuple[Matrix, Matrix, SecondNorm, Matrix]:
         norm, phi, slope = self._bend(held)
@@ -201,6 +191,27 @@ class LoneFit:
         inner = np.concatenate([seen, G[..., None]], axis=3).reshape(*G.shape[:2], -1)
         across = np.full((1, self.width, 1), 1 / np.sqrt(self.width)) * self.n[:, None, :]
         return np.concatenate([inner, across], axis=2)
+
+
+def descend(
+    held: _Map, left: float, step: Callable[[_Map, float], tuple[_Map, float]]
+) -> tuple[_Map, float]:
+    """Damped steps for as long as each leaves less, and what is left."""
+    damping = _DAMPING
+    for _ in range(_STEPS):
+        check_own_time()
+        trial, after = step(held, damping)
+        if after < left:
+            gained = after < 0.5 * left
+            held, left = trial, after
+            damping = max(damping * 0.1, _DAMPING)
+            if left < _SMALL or not gained:
+                break
+        else:
+            if left < 1e-11 or damping > 1e-2:
+                break
+            damping *= 100
+    return held, left
 
 
 def join_normal(D: Matrix, table: Matrix, K: Array) -> Matrix:

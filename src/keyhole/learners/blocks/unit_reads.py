@@ -9,6 +9,7 @@ first differences at the same points.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +18,14 @@ from keyhole._arrays import Array, Matrix, Vector
 from keyhole.learners.blocks.far_tokens import FarTokens
 from keyhole.learners.blocks.solving import linalg
 from keyhole.learners.blocks.unit_slices import STEP, Slices, flatten_symmetric, follow_sphere
-from keyhole.models.last_token.even_parts import EVEN_PARTS, EvenPart
+from keyhole.models.last_token.even_parts import EVEN_PARTS, EvenPart, Pair
 
 ANGLE = 0.9
 READ_POINTS = 24
 _EQUATIONS = 1.6  # for an unknown coefficient
+LENGTHS: Vector = np.geomspace(0.1, 8.0, 30)  # of weights, beside the largest argument
+
+Shape = Callable[[Array], Pair]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -151,37 +155,49 @@ def fit_curves(t: Matrix, a: Matrix, even: EvenPart) -> Matrix:
 
     The best of a grid, then damped steps.
     """
-    lengths = np.geomspace(0.1, 8.0, 30) / np.abs(t).max()
+    return fit_shapes(t, a, even.curve, LENGTHS)
+
+
+def fit_shapes(t: Matrix, a: Matrix, shape: Shape, lengths: Vector) -> Matrix:
+    r"""Per unit $a_p = c\,\phi(s t_p + \beta)$: s, beta, c and what is left.
+
+    Args:
+        t: where (units x points).
+        a: what was read there.
+        shape: $\phi$ and its slope.
+        lengths: values of s to begin with, beside the largest t.
+    """
+    lengths = lengths / np.abs(t).max()
     offsets = np.linspace(-4.5, 4.5, 46)
     s, beta = np.repeat(lengths, len(offsets)), np.tile(offsets, len(lengths))
-    return np.array([_fit_curve(tj, aj, s, beta, even) for tj, aj in zip(t, a, strict=True)])
+    return np.array([_fit_curve(tj, aj, s, beta, shape) for tj, aj in zip(t, a, strict=True)])
 
 
-def _fit_curve(t: Vector, a: Vector, s: Vector, beta: Vector, even: EvenPart) -> Vector:
-    shape = even.curve(s[:, None] * t + beta[:, None])[0]
+def _fit_curve(t: Vector, a: Vector, s: Vector, beta: Vector, curve: Shape) -> Vector:
+    shape = curve(s[:, None] * t + beta[:, None])[0]
     along = (shape @ a) / np.maximum(np.sum(shape**2, axis=1), 1e-300)
     left = linalg.norm(a - along[:, None] * shape, axis=1)
     starts = np.argsort(left)[:8]
-    x, left = _descend(t, a, np.column_stack([s, beta, along])[starts], even)
+    x, left = _descend(t, a, np.column_stack([s, beta, along])[starts], curve)
     at = int(np.argmin(left))
     return np.append(x[at], left[at] / (linalg.norm(a) or 1.0))
 
 
 def _descend(
-    t: Vector, a: Vector, x: Matrix, even: EvenPart, steps: int = 40
+    t: Vector, a: Vector, x: Matrix, curve: Shape, steps: int = 40
 ) -> tuple[Matrix, Vector]:
     """Damped Gauss-Newton steps from several starts at once."""
     damping = np.full(len(x), 1e-3)
-    left = _leave(t, a, x, even)
+    left = _leave(t, a, x, curve)
     cost: Vector = linalg.norm(left, axis=1)
     for _ in range(steps):
-        shape, slope = even.curve(x[:, :1] * t + x[:, 1:2])
+        shape, slope = curve(x[:, :1] * t + x[:, 1:2])
         J = np.stack([x[:, 2:] * slope * t, x[:, 2:] * slope, shape], axis=2)
         H = J.swapaxes(1, 2) @ J
         diagonal = np.einsum("bii->bi", H)
         H = H + (damping[:, None] * diagonal + 1e-300)[:, :, None] * np.eye(3)
         trial = x + linalg.solve(H, J.swapaxes(1, 2) @ left[..., None])[..., 0]
-        moved = _leave(t, a, trial, even)
+        moved = _leave(t, a, trial, curve)
         after: Vector = linalg.norm(moved, axis=1)
         better = after < cost
         x = np.where(better[:, None], trial, x)
@@ -191,5 +207,5 @@ def _descend(
     return x, cost
 
 
-def _leave(t: Vector, a: Vector, x: Matrix, even: EvenPart) -> Matrix:
-    return a - x[:, 2:] * even.curve(x[:, :1] * t + x[:, 1:2])[0]
+def _leave(t: Vector, a: Vector, x: Matrix, curve: Shape) -> Matrix:
+    return a - x[:, 2:] * curve(x[:, :1] * t + x[:, 1:2])[0]

@@ -61,7 +61,7 @@ def find_rest(
     known = _Known(split, reads, curves, directions * curves.s[:, None], R)
     inside = known.solve_inside()
     across = known.solve_across(asking, inside)
-    outside = known.list_outside()
+    outside = list_outside(split, reads.q)
     rest = known.solve_outside(asking, outside)
     parts = (inside, across, rest)
     basis = np.column_stack([split.inside, reads.q, outside.T])
@@ -103,26 +103,26 @@ class _Known:
         """The same along q, from rates along the circles through q and l."""
         reads, (w, A) = self.reads, inside
         tau = -np.sin(ANGLE) * reads.q + np.cos(ANGLE) * reads.l @ self.split.inside.T
-        rates = _ask_rates(asking, reads.p, tau[:, None], reads.values)
+        rates = ask_rates(asking, reads.p, tau[:, None], reads.values)
         along = np.cos(ANGLE) * reads.l
         seen = np.einsum("pk,ko,pk->po", self.slope, self.D, along @ w.T) + along @ A.T
         return _solve_directions(self.slope, self.D, (seen[:, None] - rates) / np.sin(ANGLE))
-
-    def list_outside(self) -> Matrix:
-        """Directions outside of L and orthogonal to q, which are tangent at every point."""
-        outside, q = self.split.outside, self.reads.q
-        basis = outside - np.outer(q, q @ outside)
-        return linalg.svd(basis, full_matrices=False)[0][:, : outside.shape[1] - 1].T
 
     def solve_outside(self, asking: FarTokens, directions: Matrix) -> tuple[Matrix, Matrix]:
         """The same along directions outside of L."""
         count = min(len(self.reads.p), count_rest_points(asking.outputs, len(self.D)))
         along = np.repeat(directions[None], count, axis=0)
-        rates = _ask_rates(asking, self.reads.p[:count], along, self.reads.values[:count])
+        rates = ask_rates(asking, self.reads.p[:count], along, self.reads.values[:count])
         return _solve_directions(self.slope[:count], self.D, rates)
 
 
-def _ask_rates(asking: FarTokens, p: Matrix, v: Array, values: Matrix) -> Array:
+def list_outside(split: Split, q: Vector) -> Matrix:
+    """Directions outside of L and orthogonal to q, which are tangent at all points of reads."""
+    basis = split.outside - np.outer(q, q @ split.outside)
+    return linalg.svd(basis, full_matrices=False)[0][:, : split.outside.shape[1] - 1].T
+
+
+def ask_rates(asking: FarTokens, p: Matrix, v: Array, values: Matrix) -> Array:
     """One-sided first differences along every v (points x directions x outputs)."""
     h = _STEP * asking.radius
     moved = follow_sphere(p, v, h, asking.radius)

@@ -19,7 +19,7 @@ from keyhole.learners.blocks.solving import linalg
 
 STEP = 2e-3  # of the radius, of a second difference
 _FILLED = 0.76  # of the matrices on L that units may span
-_SLICES = 1.2  # slices for a dimension
+SLICES = 1.2  # slices for a dimension
 _GAP = 30.0  # between what is there and what differences leave
 
 
@@ -79,27 +79,27 @@ class Slices:
         return len(self.basis) - 1
 
 
+def limit_span(m: int) -> int:
+    """How many matrices on a subspace of a dimension may be spanned."""
+    entries = m * (m + 1) // 2
+    # What is left over are the equations for one direction on L.
+    return max(0, int(min(_FILLED * entries, entries - m - 1)))
+
+
 def choose_dimension(dimension: int, hidden: int) -> int | None:
     """The least dimension of L in which so many units are told apart; None where none is."""
-    for m in range(2, dimension - 1):
-        entries = m * (m + 1) // 2
-        # What is left over are the equations for one direction on L.
-        if hidden + 1 <= min(_FILLED * entries, entries - m - 1):
-            return m
-    return None
+    return next((m for m in range(2, dimension - 1) if hidden + 1 <= limit_span(m)), None)
 
 
 def count_slice_queries(dimension: int, outputs: int, hidden: int) -> int:
     """What the slices of a network of so many units cost."""
     m = choose_dimension(dimension, hidden) or max(2, dimension - 2)
-    return -(-int(_SLICES * (hidden + 1)) // outputs) * (m * (m + 1) + 1)
+    return -(-int(SLICES * (hidden + 1)) // outputs) * (m * (m + 1) + 1)
 
 
 def limit_units(dimension: int) -> int:
     """How many units are told apart at most."""
-    m = dimension - 2
-    entries = m * (m + 1) // 2
-    return max(0, int(min(_FILLED * entries, entries - m - 1)) - 1)
+    return max(0, limit_span(dimension - 2) - 1)
 
 
 def bound_slice_queries(m: int, outputs: int) -> int:
@@ -108,7 +108,7 @@ def bound_slice_queries(m: int, outputs: int) -> int:
 
 
 def _count_points(m: int, outputs: int) -> int:
-    return int(np.ceil(_SLICES * m * (m + 1) / 2 / outputs)) + 1
+    return int(np.ceil(SLICES * m * (m + 1) / 2 / outputs)) + 1
 
 
 def flatten_symmetric(matrices: Array) -> Array:
@@ -145,7 +145,7 @@ def find_slices(asking: SphereMap, m: int, *, rng: np.random.Generator) -> Slice
         points.append(draw_apart(split, points, rng))
         parts.append(_measure_slices(asking, split, asking.radius * points[-1]))
         found = find_span(np.array(parts))
-        if found is not None and len(parts) * asking.outputs >= _SLICES * len(found[0]):
+        if found is not None and len(parts) * asking.outputs >= SLICES * len(found[0]):
             return Slices(split, np.array(parts), *found)
     return None
 

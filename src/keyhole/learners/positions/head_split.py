@@ -104,6 +104,7 @@ def split_by_positions(
     linears: Sequence[LinearPart],
     first: MovedToken,
     *,
+    last: float | None = None,
     rng: np.random.Generator,
 ) -> tuple[LinearPart, Stack]:
     """Rows of every head (heads x rank x outputs), from moves of one of several equal tokens.
@@ -113,6 +114,8 @@ def split_by_positions(
         linears: what lone tokens are answered, with and without a residual where that is not known:
             moves of earlier tokens do not show it, and only the right one has clusters.
         first: which token is moved.
+        last: size of the tokens, a share of the radius of the ball; as large as leaves room for
+            moves in any direction when None.
         rng: source of the tokens.
 
     Raises:
@@ -122,8 +125,9 @@ def split_by_positions(
         moved = first.vary(turn)
         # What is moved stays inside the ball.
         size = min(_WIDE, 1.0 - 1.2 * moved.step / np.sqrt(asking.ball.dimension))
-        y = asking.ball.draw(size=size, rng=rng)
+        y = asking.ball.draw(size=last or size, rng=rng)
         frame = np.linalg.qr(rng.normal(size=(len(y), len(y))))[0]
+        frame = frame if last is None else _turn_inwards(frame, y)
         delta = moved.step * frame
         answers = _ask_moves(asking, linears[0], moved, y, delta)
         slopes = answers
@@ -139,12 +143,20 @@ def split_by_positions(
         clusters, linear = max(known, key=lambda one: one[0].ratio)
         if not moved.coarse:
             extra = -delta[: count_extra_moves(len(y), clusters.rank)]
+            extra = extra if last is None else -2.0 * extra
             more = _ask_moves(asking, linears[0], moved, y, extra)
             delta, answers = np.concatenate([delta, extra]), np.concatenate([answers, more])
         heads = _sharpen_heads(Moves(delta, answers), linear.M, clusters)
         if _are_apart(heads, moved.left):
             return linear, np.stack([head.V for head in heads])
     raise Unsplit
+
+
+def _turn_inwards(frame: Matrix, y: Vector) -> Matrix:
+    """An orthonormal frame all of whose directions lead inwards at y, one as much as another."""
+    now = frame @ y / np.linalg.norm(y)
+    mirror = now + np.full(len(y), 1.0 / np.sqrt(len(y)))
+    return frame - 2.0 * np.outer(mirror, mirror @ frame) / (mirror @ mirror)
 
 
 def _ask_moves(

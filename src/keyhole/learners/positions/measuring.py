@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Indices, Matrix, Stack, Vector
+from keyhole._arrays import Indices, Matrix, Stack
 from keyhole.learners.positions.grouped.kernel_split import (
     Unshared,
     has_kernel,
@@ -35,7 +35,7 @@ from keyhole.learners.positions.question_design import (
     draw_displacements,
     make_score_form,
 )
-from keyhole.learners.positions.score_form import ScoreForm
+from keyhole.learners.positions.score_form import ScoreForm, make_table
 from keyhole.learners.positions.score_maps import (
     find_slopes,
     read_scores,
@@ -54,8 +54,6 @@ from keyhole.oracles import Counted
 from keyhole.oracles.base import read_imperfection
 
 ROUNDS = 2  # of further questions for heads that the first did not determine
-
-
 _ROUGH = 3e-3  # what odds may depart from a line by where some rows of heads are rough
 _SHARP = 1e-6
 
@@ -70,12 +68,15 @@ class Setting:
         longest: the longest sequence that may be asked.
         searches: whether base, share and cap are looked for; the kind of positions too, where it is
             None.
+        last: how large last tokens are, as a share of the radius of the ball; as the others are
+            when None.
     """
 
     wiring: Wiring
     displacements: int
     longest: int | None
     searches: bool = False
+    last: float | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -154,7 +155,8 @@ class Measuring:
 
     def _may_be_wide(self) -> bool:
         wiring, fine = self.setting.wiring, not is_coarse(self.roundoff)
-        told = not self.setting.searches and wiring.residual is not None
+        # Shifts of the last token, which tell wide heads, need it inside of the ball.
+        told = not self.setting.searches and wiring.residual is not None and not self.setting.last
         return fine and told and may_be_wide(wiring, self.linear, self.asking.ball.dimension)
 
     def _measure_wide(self) -> MeasuredHeads:
@@ -223,6 +225,7 @@ class Measuring:
             longest=self.setting.longest,
             cap=self.setting.wiring.softcap,
             roundoff=self.roundoff,
+            last=self.setting.last,
             rng=self.rng,
         )
         self.linear = linear.project(split.shown)
@@ -234,7 +237,9 @@ class Measuring:
         wiring = self.setting.wiring
         moved = choose_moved_token(wiring.positions, self.setting.longest, self.roundoff)
         known = self._list_linear_parts()
-        linear, V = split_by_positions(self.asking, known, moved, rng=self.rng)
+        linear, V = split_by_positions(
+            self.asking, known, moved, last=self.setting.last, rng=self.rng
+        )
         self._settle_residual(linear)
         return V
 
@@ -299,7 +304,7 @@ class Measuring:
     def _fit_rounds(
         self, V: Stack, design: QuestionDesign, first: Placed | None
     ) -> list[FittedHead]:
-        last = self.asking.ball.draw(design.groups, size=self.size, rng=self.rng)
+        last = self._draw_last(design.groups)
         keys: list[Placed] = []
         queries: list[Placed] = []
         groups: list[Indices] = []
@@ -311,8 +316,7 @@ class Measuring:
                 groups.append(group)
             with self.oracle.phase("queries"):
                 count = math.ceil(share * design.query_questions)
-                own = self.asking.ball.draw(count, size=self.size, rng=self.rng)
-                queries.append(self._ask_placed(design, own))
+                queries.append(self._ask_placed(design, self._draw_last(count)))
             for h, head in enumerate(heads):
                 if head is None or not head.found:
                     heads[h] = self._fit_one(V[h], keys, groups, queries, first)
@@ -321,6 +325,10 @@ class Measuring:
             if all(found) or not any(found):
                 break
         return [head for head in heads if head is not None]
+
+    def _draw_last(self, count: int) -> Matrix:
+        size = self.size if self.setting.last is None else self.setting.last
+        return self.asking.ball.draw(count, size=size, rng=self.rng)
 
     def _ask_keys(
         self, design: QuestionDesign, last: Matrix, share: float, *, skip: bool
@@ -371,7 +379,9 @@ class Measuring:
             bq=np.stack([part.bq for part in scores]) if biased else None,
             bk=np.stack([head.scores.bk for head in shared]) if self.form.key_biased else None,
             bo=self.whole.constant if biased else None,
-            table=_make_table(setting, self.form, [part.tau for part in scores]),
+            table=make_table(
+                setting.wiring, setting.displacements, self.form, [part.tau for part in scores]
+            ),
             sinks=np.array([part.tau[-1] for part in scores]) if self.form.sinks else None,
         )
 
@@ -386,15 +396,3 @@ class Measuring:
             HeadMaps(Wo, head.V @ self.linear.M, head.scores)
             for Wo, head in zip(split, heads, strict=True)
         ]
-
-
-def _make_table(setting: Setting, form: ScoreForm, taus: list[Vector]) -> Matrix | None:
-    wiring = setting.wiring
-    if wiring.positions == "alibi":
-        return np.stack(taus)
-    if wiring.positions != "table":
-        return None
-    table = np.stack([form.columns @ tau for tau in taus])
-    # Entries beyond the window act on nothing, and longer sequences are answered all the same.
-    beyond = 0 if wiring.window is None else setting.displacements - table.shape[1]
-    return np.pad(table, ((0, 0), (0, max(0, beyond))))

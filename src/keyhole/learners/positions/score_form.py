@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Array, Float, Indices, Matrix, Vector
+from keyhole.models import Wiring
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -110,3 +111,17 @@ class HeadScores:
             piece.reshape(part.shape) for piece, part in zip(pieces, self._parts, strict=True)
         ]
         return HeadScores(*shaped)
+
+
+def make_table(
+    wiring: Wiring, displacements: int, form: ScoreForm, taus: list[Vector]
+) -> Matrix | None:
+    """Slopes of ALiBi or entries of a table, one row per head; None where there are neither."""
+    if wiring.positions == "alibi":
+        return np.stack(taus)
+    if wiring.positions != "table":
+        return None
+    table = np.stack([form.columns @ tau for tau in taus])
+    # Entries beyond the window act on nothing, and longer sequences are answered all the same.
+    beyond = 0 if wiring.window is None else displacements - table.shape[1]
+    return np.pad(table, ((0, 0), (0, max(0, beyond))))

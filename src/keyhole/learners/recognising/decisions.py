@@ -57,6 +57,12 @@ LABELS: tuple[LabelRow, ...] = (
     ),
     LabelRow(
         "positions",
+        ("order", "lone tokens bend"),
+        ("wired", "rotary block"),
+        "Order matters and lone tokens bend: a layer behind a norm with positions, or a block.",
+    ),
+    LabelRow(
+        "positions",
         ("order",),
         ("wired",),
         "The order of the earlier tokens changes the answer: the target tells positions apart.",
@@ -273,7 +279,7 @@ ADVICE: Mapping[str, str] = {
     "third order": "Give the learner more room by naming it (--learner third-order): it learns one"
     " unit of third order.",
     "norm": "Name the norm (--norm rms or layer, --positions), or ask the layer behind it; of whole"
-    " blocks those with LayerNorms and smooth units are learned.",
+    " blocks those with LayerNorms and smooth units, and Llama's with RMSNorm, are learned.",
     "average": "Of such targets only softmax attention before a ReLU network is learned.",
     "homogeneous": "Only attention by softmax, one unit of third order, and networks with one"
     " hidden layer are learned.",
@@ -304,6 +310,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "one-layer smooth": ("onelayer",),
     "wired": ("wired",),
     "block": ("block",),
+    "rotary block": ("block",),
 }
 
 # Learners of a kind, by what is declared or seen of answers and tokens.
@@ -350,12 +357,8 @@ LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "one-layer smooth": {"plain": ("smooth-layer",), "cast": (), "errors": (), "ball": ()},
     "wired": {"plain": ("wired-layer",), "cast": (), "errors": (), "ball": ()},
-    "block": {
-        "plain": ("pre-norm-block", "post-norm-block"),
-        "cast": (),
-        "errors": (),
-        "ball": (),
-    },
+    "block": {"plain": ("pre-norm-block", "post-norm-block"), "cast": (), "errors": (), "ball": ()},
+    "rotary block": {"plain": ("gated-block",), "cast": (), "errors": (), "ball": ()},
 }
 
 _WIDE = 128  # outputs from which on a target is a whole layer first

@@ -179,7 +179,7 @@ def _end_after_stage(stage: str, learner: Learner) -> Learner:
     """
     if "until" not in getattr(learner, "__dataclass_fields__", {}):
         raise InvalidInput(
-            "only recoveries of blocks have stages: add --learner pre-norm-block or --learner"
+            "only recoveries of blocks have stages: add --learner pre-norm-block, gated-block or"
             f" post-norm-block, or leave --until {stage} away."
         )
     return replace(cast("Any", learner), until=stage)

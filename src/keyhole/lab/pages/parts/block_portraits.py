@@ -15,7 +15,7 @@ from keyhole.lab.runs.recovery_records import RecoveryRecord
 from keyhole.lab.runs.rows import count_fewest_queries
 from keyhole.models import Norm, TransformerBlock, load
 
-_LEARNERS = ("pre-norm-block", "post-norm-block")
+_LEARNERS = ("pre-norm-block", "post-norm-block", "gated-block")
 _ENDED = "STAGE_FOUND"
 _STATUSES = ("BLOCK_DISAGREES", "UNITS_UNSEPARATED", _ENDED)
 

@@ -54,6 +54,7 @@ _OF_CLASS: Mapping[str, Mapping[str, str]] = {
     "block": {
         "norm": "answers to anything: the last norm, on whose plane they lie",
         "values": "long tokens: the value maps of the heads",
+        "zeros": "zero tokens before a long one: whether they do nothing but take weight",
         "slices": "points on random circles: how many hidden units",
         "reads": "points across each unit: its direction and activation",
         "lone": "single tokens to which the network is fitted",

@@ -107,6 +107,7 @@ def split_by_kernel(
     longest: int | None,
     cap: float | None = None,
     roundoff: float = EPS,
+    last: float | None = None,
     rng: np.random.Generator,
 ) -> SharedSplit:
     """Rows of every head, from tokens without a value.
@@ -117,6 +118,7 @@ def split_by_kernel(
         longest: the longest sequence that may be asked.
         cap: of the scores.
         roundoff: of the answers.
+        last: size of last tokens, a share of the radius of the ball; several when None.
         rng: source of the tokens.
 
     Raises:
@@ -124,7 +126,7 @@ def split_by_kernel(
     """
     length = _LENGTH if longest is None else max(2, min(_LENGTH, longest))
     limits = _SplitLimits.of(roundoff)
-    for size in _SIZES:
+    for size in _SIZES if last is None else [last] * len(_SIZES):
         found = _KernelTry(asking, linear, length, size, limits, cap, rng).run()
         if found is not None:
             return found

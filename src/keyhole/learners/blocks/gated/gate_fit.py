@@ -1,0 +1,121 @@
+r"""Lone tokens of ordinary size: gated units and the sum of the value maps to the last digit.
+
+$$f(x) - x = M n + \sum_j D_j\, \psi(g_j \nu)\,(u_j \nu), \qquad \nu = \mathrm{norm}(x + M n), \quad
+n = \mathrm{norm}(x)$$
+
+D is eliminated, as for plain units (lone_fit).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from keyhole._arrays import Array, Matrix
+from keyhole.learners.blocks.lone_fit import (
+    LoneAnswers,
+    SecondNorm,
+    descend,
+    join_normal,
+    solve_scaled,
+)
+from keyhole.learners.blocks.solving import linalg
+from keyhole.models.last_token.even_parts import EVEN_PARTS
+from keyhole.models.layers.norms import normalise
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GateMap:
+    """What a lone token becomes behind norms without a shift.
+
+    Args:
+        g: gates (units x width).
+        u: what they are multiplied by (units x width).
+        D: what units add to answers (units x outputs).
+        M: what the attention makes of a lone token (outputs x width).
+        activation: of the gates.
+    """
+
+    g: Matrix
+    u: Matrix
+    D: Matrix
+    M: Matrix
+    activation: str
+
+    def bend(self, nu: Matrix) -> GateValues:
+        """What the units make of vectors behind the second norm."""
+        z = nu @ self.g.T
+        E, slope = EVEN_PARTS[self.activation].bend(z)
+        return GateValues(z / 2 + E, slope + 0.5, nu @ self.u.T)
+
+    def answer(self, nu: Matrix) -> Matrix:
+        """What the network adds to vectors."""
+        bent = self.bend(nu)
+        return (bent.gates * bent.others) @ self.D
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GateValues:
+    """Gates, their slopes, and what they are multiplied by (points x units)."""
+
+    gates: Matrix
+    slopes: Matrix
+    others: Matrix
+
+
+class GateFit:
+    """Damped Gauss-Newton on lone answers."""
+
+    def __init__(self, eps: float, lone: LoneAnswers) -> None:
+        self.eps = eps
+        self.x = lone.x
+        self.n = normalise(lone.x, "rms", eps)
+        self.answers = lone.answers
+
+    def fit(self, held: GateMap) -> tuple[GateMap, float]:
+        """The map, and what it leaves beside the answers."""
+        return descend(
+            *self._project(held), lambda at, damping: self._project(self._step(at, damping))
+        )
+
+    def _bend(self, held: GateMap) -> tuple[SecondNorm, GateValues]:
+        norm = SecondNorm.at(self.x + self.n @ held.M.T, self.x.shape[1], self.eps)
+        return norm, held.bend(norm.nu)
+
+    def _project(self, held: GateMap) -> tuple[GateMap, float]:
+        """The D that leaves least, and what it leaves."""
+        bent = self._bend(held)[1]
+        made, wanted = bent.gates * bent.others, self.answers - self.n @ held.M.T
+        D = linalg.lstsq(made, wanted, rcond=None)[0]
+        left = linalg.norm(wanted - made @ D) / linalg.norm(self.answers)
+        return replace(held, D=D), float(left)
+
+    def _step(self, held: GateMap, damping: float) -> GateMap:
+        norm, bent = self._bend(held)
+        Q = linalg.qr(bent.gates * bent.others)[0]
+        wanted = self.answers - self.n @ held.M.T
+        left = wanted - Q @ (Q.T @ wanted)
+        # One row of weights for each gate, then one for each of the others.
+        slopes = np.concatenate([bent.slopes * bent.others, bent.gates], axis=1)
+        table = (slopes[:, :, None] * norm.nu[:, None, :]).reshape(len(left), -1)
+        table -= Q @ (Q.T @ table)
+        K = self._slope_front(held, norm, bent)
+        K -= np.tensordot(Q, np.tensordot(Q.T, K, 1), 1)
+        D = np.concatenate([held.D, held.D])
+        pull = np.einsum("pja,pj->ja", table.reshape(*slopes.shape, -1), left @ D.T).ravel()
+        pull = np.concatenate([pull, np.tensordot(left, K, ((0, 1), (0, 1)))])
+        step = solve_scaled(join_normal(D, table, K), pull, damping)
+        units, front = np.split(step, [held.g.size + held.u.size])
+        g, u = units.reshape(2, *held.g.shape)
+        return replace(held, g=held.g + g, u=held.u + u, M=held.M + front.reshape(held.M.shape))
+
+    def _slope_front(self, held: GateMap, norm: SecondNorm, bent: GateValues) -> Array:
+        """Derivatives by M (p x o x entries of M)."""
+        width = self.x.shape[1]
+        by_gate = np.einsum(
+            "pk,ko,ka->poa", bent.slopes * bent.others, held.D, held.g, optimize=True
+        )
+        by_other = np.einsum("pk,ko,ka->poa", bent.gates, held.D, held.u, optimize=True)
+        G = norm.turn_back(by_gate + by_other, width) + np.eye(width)
+        return np.einsum("poa,pc->poac", G, self.n).reshape(*G.shape[:2], -1)
