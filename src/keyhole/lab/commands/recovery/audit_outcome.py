@@ -32,8 +32,10 @@ def describe_outcome(rows: Rows, error_of: str, untried: Sequence[str] = ()) -> 
     keep = [row.policy for row in tried if row.protects]
     leak = [row.policy for row in tried if row.protects is False]
     said = f"As it stands the target is given away by {first.queries:,} queries."
-    said += f" {len(leak)} of {len(tried)} output policies do not protect it"
-    said += f"; {_list_names(keep)} {'do' if len(keep) > 1 else 'does'}." if keep else "."
+    said += f" {_count_leaks(len(leak), len(tried))}"
+    if keep:
+        said += f"; {_list_names(keep)} {'protect' if len(keep) > 1 else 'protects'} it"
+    said += "."
     if beyond := len(tried) - len(keep) - len(leak):
         said += (
             f" This extractor failed behind {beyond} more, which does not show that they protect."
@@ -43,6 +45,12 @@ def describe_outcome(rows: Rows, error_of: str, untried: Sequence[str] = ()) -> 
     if untried:
         said += f" Not tried within the budget: {_list_names(untried)}."
     return said
+
+
+def _count_leaks(leak: int, tried: int) -> str:
+    if leak == 0:
+        return "No output policy that was tried is known to give it away"
+    return f"{leak} of {tried} output policies {'does' if leak == 1 else 'do'} not protect it"
 
 
 def recommend_policy(rows: Rows) -> str:
