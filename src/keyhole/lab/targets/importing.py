@@ -24,9 +24,8 @@ def import_target(target: str) -> Any:
     try:
         found: Any = importlib.import_module(module)
     except ImportError as error:
-        raise InvalidInput(
-            f"cannot import {module} ({error}). The current directory is on the path."
-        ) from error
+        remedy = _say_remedy(module, error)
+        raise InvalidInput(f"cannot import {module} ({error}). {remedy}") from error
     # Importing runs code of others, which may raise anything, or end the process.
     except (Exception, SystemExit) as error:
         raise InvalidInput(f"importing {module} raised {type(error).__name__}: {error}.") from error
@@ -46,3 +45,12 @@ def import_target(target: str) -> Any:
     if not callable(found) and not isinstance(found, Oracle):
         raise InvalidInput(f"{target} is a {type(found).__name__}, not a callable.")
     return found
+
+
+def _say_remedy(module: str, error: ImportError) -> str:
+    """What to do about a module that cannot be imported: itself, or one that it needs."""
+    missing = error.name or module
+    if missing.partition(".")[0] == module.partition(".")[0]:
+        return "The current directory is on the path."
+    wanted = "'keyhole[torch]'" if missing == "torch" else missing.partition(".")[0]
+    return f"{module} needs it: pip install {wanted}."
