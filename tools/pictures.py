@@ -215,6 +215,16 @@ PICTURES: dict[str, Made] = {
             " close to 1, the limit, from above."
         ),
     ),
+    "position-codes": Made(
+        commands=("keyhole sweep experiments/position-codes.toml --export json",),
+        draw=_draw_kept_rows("position-codes"),
+        meaning=(
+            "Errors of trained units of sparse averaging over q and the width of their codes: dark"
+            " is what gradient descent finds in 800 steps, the lines from which width weights exist"
+            " and up to which none can."
+        ),
+        kept=True,
+    ),
     "appendix-d": Made(
         commands=("keyhole sweep experiments/appendix-d.toml --export json",),
         draw=_draw_kept_rows("appendix-d"),

@@ -129,4 +129,6 @@ def _find_box(points: Sequence[tuple[float, float]]) -> tuple[float, float, floa
     xs, ys = sorted({x for x, _ in points}), sorted({y for _, y in points})
     if len(points) != 4 or len(xs) > 2 or len(ys) > 2:
         return None
-    return xs[0], ys[0], xs[-1] - xs[0], ys[-1] - ys[0]
+    # Sides as they are written: a width rounded by itself leaves a seam beside its neighbour.
+    left, top, right, bottom = (round(side, 1) for side in (xs[0], ys[0], xs[-1], ys[-1]))
+    return left, top, right - left, bottom - top

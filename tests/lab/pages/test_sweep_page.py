@@ -77,6 +77,15 @@ def test_a_map_has_a_cell_for_each_pair_and_a_table_with_the_same_numbers():
         assert f">{number}</td>" in text
 
 
+def test_cells_of_a_map_meet_without_a_seam():
+    table = rows({(q, m): 0.1 * q + m for q in range(1, 7) for m in range(1, 10)})
+    text = str(draw_sweep_map(table, MAP))
+    cells = re.findall(r'<rect class="cell"[^>]* x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', text)
+    row = min(y for _, y, _ in cells)
+    across = sorted((float(x), float(w)) for x, y, w in cells if y == row)[:6]
+    assert [f"{x + w:.1f}" for x, w in across[:5]] == [f"{x:.1f}" for x, _ in across[1:]]
+
+
 def test_cells_are_medians_over_rows():
     table = rows({(1, 2): 0.5}) + rows({(1, 2): 0.7}) + rows({(1, 2): 0.9})
     assert ">0.7</td>" in draw_sweep_map(table, MAP)
