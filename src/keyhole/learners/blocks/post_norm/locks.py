@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import Array, Indices, Matrix, Vector
+from keyhole._arrays import EPS, Array, Indices, Matrix, Vector
 from keyhole.learners.blocks.post_norm.output_norm import OutputNorm
 from keyhole.learners.blocks.solving import linalg
 from keyhole.oracles import Counted
@@ -26,6 +26,8 @@ _LAST = 0.3  # of the last one beside the others
 _MOVED = 1e-4  # of a token that is tried
 _STILL = 1e-9  # what an answer moves by where a token has no weight
 _STEP = 3e-8  # of one-sided differences, beside the tokens
+_WIDE_STEP = 1e-4  # of two-sided ones, where rounding leaves more than this of the others
+_ROUNDED = 1e-5
 _GROUPS = ((5, 8), (8, 12))  # up to so many heads: groups of tokens, each of as many
 _MOST_GROUPS = 16
 LOCK_LENGTH = 65  # tokens that must be allowed at once
@@ -103,11 +105,11 @@ def count_lock_queries(width: int, heads: int) -> int:
 def bound_lock_queries(width: int) -> int:
     """The most that locks cost, whatever the number of heads."""
     looks = _CANDIDATES * (_MOST_GROUPS + 2 + _MOST_GROUPS**2)
-    return looks + _ROUNDS * _count_slopes(width, width // _NARROWEST)
+    return looks + 3 * _ROUNDS * _count_slopes(width, width // _NARROWEST)
 
 
 def _count_slopes(width: int, heads: int) -> int:
-    return width * (heads + 1) - 1
+    return width * (heads + 1)
 
 
 class LockSearch:
@@ -181,22 +183,44 @@ class LockSearch:
 
     def _measure(self, lock: _Lock) -> _Slopes | None:
         """Slopes by the last token, across equal numbers, and by every token that is read."""
-        basis, d = self.norm.basis, self.oracle.width
-        h = _STEP * _SIZE
-        moves = [(len(lock.X) - 1, basis.T), *((int(i), np.eye(d)) for i in lock.read)]
-        tried: list[Array] = []
-        for at, along in moves:
-            X = np.repeat(lock.X[None], len(along), axis=0)
-            X[:, at] += h * along
-            tried.append(X)
-        phi = self._ask(np.concatenate(tried))
-        J = (phi - lock.answer).T / h
-        own, others = J[:, : d - 1], J[:, d - 1 :].reshape(d - 1, -1, d)
-        U, s, Vt = linalg.svd(own)
-        if s[-2] == 0:
+        # Tokens that no head reads change nothing: sequences without them are short.
+        X = lock.X[[*lock.read, len(lock.X) - 1]]
+        base = self._ask(X[None])[0]
+        if not linalg.norm(base - lock.answer) < _STILL:
             return None
-        inverse = (Vt[:-1].T / s[:-1]) @ U[:, :-1].T
-        return _Slopes(np.einsum("ab,bhc->hac", inverse, others), Vt[-1])
+        h = _STEP * _SIZE
+        J = (self._ask_moved(X, h) - base).T / h
+        s = linalg.svd(J[:, : self.oracle.width - 1], compute_uv=False)
+        # Where the map behind is flat in some direction a small step is lost in rounding.
+        if s[-2] == 0 or EPS / (h * s[-2]) > _ROUNDED:
+            h = _WIDE_STEP * _SIZE
+            J = (self._ask_moved(X, h) - self._ask_moved(X, -h)).T / (2 * h)
+        return _read_slopes(J)
+
+    def _ask_moved(self, X: Matrix, h: float) -> Matrix:
+        """Answers where the last token is moved across equal numbers, then each other in turn."""
+        last, eye = len(X) - 1, np.eye(X.shape[1])
+        moves = [(last, self.norm.basis.T), *((i, eye) for i in range(last))]
+        # One token at a time: all at once would not fit in memory where tokens are wide.
+        return np.concatenate([self._ask(_move(X, at, h * along)) for at, along in moves])
+
+
+def _read_slopes(J: Matrix) -> _Slopes | None:
+    """What slopes by the last token, then by others, say of heads."""
+    width = len(J) + 1
+    own, others = J[:, : width - 1], J[:, width - 1 :].reshape(width - 1, -1, width)
+    U, s, Vt = linalg.svd(own)
+    if s[-2] == 0:
+        return None
+    inverse = (Vt[:-1].T / s[:-1]) @ U[:, :-1].T
+    return _Slopes(np.einsum("ab,bhc->hac", inverse, others), Vt[-1])
+
+
+def _move(X: Matrix, at: int, along: Matrix) -> Array:
+    """The sequence once for each step of one token."""
+    tried = np.repeat(X[None], len(along), axis=0)
+    tried[:, at] += along
+    return tried
 
 
 def _scale(X: Matrix, groups: Indices) -> Array:
