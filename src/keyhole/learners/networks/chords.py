@@ -27,9 +27,10 @@ import numpy as np
 from keyhole._arrays import Mask, Matrix, Vector, pin_one_thread
 from keyhole.learners.networks.jacobians import Found, assemble_hyperplanes, survey_line
 from keyhole.learners.networks.kinks import Ask, Line, Noise, Smooth, Unresolved
-from keyhole.learners.networks.lines import Phase, join_hyperplanes
+from keyhole.learners.networks.lines import Phase, measure_typical_distance
 from keyhole.learners.networks.normal_form_fit import fit_parameters
 from keyhole.learners.networks.pair_search import resolve_segment
+from keyhole.learners.networks.parallel import join_hyperplanes
 from keyhole.learners.networks.polish import Again, measure_both_sides, replace_hyperplanes
 from keyhole.models import AbsAffine
 
@@ -261,7 +262,8 @@ class Peeling:
         P: Matrix = -(D * side[:, None]).T @ n / 2
         q: Vector = (side * t) @ D / 2
         added = Found(n, t, D, P, q, found.bars[good], found.where[good], start)
-        return join_hyperplanes(self.model, self.bars, added)
+        reach = measure_typical_distance(self.model)
+        return join_hyperplanes(self.model, self.bars, added, reach=reach)
 
     def _try_hyperplanes(self, found: Found, start: Vector) -> Mask:
         """Which hyperplanes are right where each is tried; others are measured again first."""

@@ -19,7 +19,7 @@ from keyhole._arrays import EPS, Matrix, Stack, Vector, pin_one_thread
 from keyhole.errors import BudgetSpent
 from keyhole.learners.networks.centroid_search import resolve_line_by_centroids
 from keyhole.learners.networks.deeper import has_deeper_bends
-from keyhole.learners.networks.jacobians import Found, assemble_hyperplanes, survey_line
+from keyhole.learners.networks.jacobians import assemble_hyperplanes, survey_line
 from keyhole.learners.networks.kinks import (
     Ask,
     Bends,
@@ -30,7 +30,11 @@ from keyhole.learners.networks.kinks import (
     measure_line_noise,
 )
 from keyhole.learners.networks.pair_search import resolve_line_by_pairs
-from keyhole.learners.networks.parallel import find_parallel_groups, share_normals
+from keyhole.learners.networks.parallel import (
+    find_parallel_groups,
+    join_hyperplanes,
+    share_normals,
+)
 from keyhole.learners.networks.polish import (
     Again,
     remeasure_hyperplane,
@@ -55,10 +59,6 @@ _WORTH = 1e-12  # a hyperplane is measured again when its error matters more tha
 _NEAR, _FAR = 1e-4, 1e6  # hyperplanes at other distances are measured at their own scale
 _FARTHER = 1e12  # where they are looked for when none was met
 _RESCALED = 2  # how often
-_SAME = 1e-5  # hyperplanes of two rounds closer than this are one
-_TAKEN_BACK = 1e-2  # so are those not so close whose jumps cancel
-_CANCELLED = 1e-2  # up to this share
-_PARALLEL = 1e-6  # unless they are as parallel as this
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -117,7 +117,7 @@ class _Learning:
 
     @property
     def missing(self) -> float:
-        """The error from which on hyperplanes are missing, and not only imprecise."""
+        """The error from which hyperplanes are missing, and not only imprecise."""
         return _RIDGED if find_parallel_groups(self.model.n) else _MISSING
 
     def whole(self, x: Matrix) -> Matrix:
@@ -139,14 +139,16 @@ class _Learning:
         with self.phase("slopes"):
             surveyed = survey_line(bends, rng=self.rng)
         found = assemble_hyperplanes(surveyed)
+        radius = measure_typical_distance(found.model())
         # Runs of bends leave some jumps poorly known, where pairs do not.
         if self.outputs > 2:
             with self.phase("polish"):
-                radius = measure_typical_distance(found.model())
                 found = sharpen_jumps(surveyed, found, radius=radius, rng=self.rng)
-        radius = measure_typical_distance(found.model())
+                radius = measure_typical_distance(found.model())
         bars = found.bars * (1.0 + np.linalg.norm(found.where, axis=1) / (radius * self.width**0.5))
-        self.model, self.bars = join_hyperplanes(self.model, self.bars, replace(found, bars=bars))
+        reach = measure_typical_distance(self.model)
+        found = replace(found, bars=bars)
+        self.model, self.bars = join_hyperplanes(self.model, self.bars, found, reach=reach)
         if self.anchor is None:
             self.anchor = found.anchor
             self.noise = bends.noise
@@ -241,33 +243,6 @@ class _Learning:
         return missed / np.where(spread > 0, spread, 1.0)[:, None]
 
 
-def join_hyperplanes(model: AbsAffine, bars: Vector, found: Found) -> tuple[AbsAffine, Vector]:
-    """A model with hyperplanes of another round: equal ones become one, and go if they cancel."""
-    n = np.concatenate([model.n, found.n])
-    t = np.concatenate([model.t, found.t])
-    D = np.concatenate([model.D, found.D])
-    bars = np.concatenate([bars, found.bars])
-    keep = np.ones(len(n), dtype=np.bool_)
-    reach = measure_typical_distance(model)
-    for j in range(model.hidden, len(n)):
-        sign = np.sign(n[: model.hidden] @ n[j])
-        turned = np.abs(n[: model.hidden] - sign[:, None] * n[j]).max(axis=1, initial=0.0)
-        near = turned + np.abs(t[: model.hidden] - sign * t[j]) / (reach + abs(t[j]))
-        i = int(np.argmin(near)) if len(near) else -1
-        if i < 0 or not keep[i]:
-            continue
-        both = D[i] + D[j]
-        rest = float(np.linalg.norm(both) / np.linalg.norm(D[i]))
-        # What was wrong is found again with the opposite sign, less precisely; two true ones that
-        # cancel so nearly are parallel.
-        wrong = turned[i] > _PARALLEL and near[i] < _TAKEN_BACK and rest < _CANCELLED
-        if near[i] < _SAME or wrong:
-            keep[j] = False
-            keep[i] = rest > 1e-6 and not wrong
-            D[i] = both
-    return AbsAffine(n[keep], t[keep], D[keep], model.P + found.P, model.q + found.q), bars[keep]
-
-
 def learn_network(
     ask: Ask,
     width: int,
@@ -298,57 +273,86 @@ def learn_network(
     Returns:
         The best model over the rounds, with its own check; verify it on fresh points.
     """
-    fine = max(fine, 1e3 * roundoff)
-    nothing = AbsAffine(
-        np.zeros((0, width)),
-        np.zeros(0),
-        np.zeros((0, outputs)),
-        np.zeros((outputs, width)),
-        np.zeros(outputs),
-    )
-
-    def at(scale: float) -> Learned:
-        state = _Learning(
-            lambda y: ask(scale * y),
-            width,
-            outputs,
-            roundoff,
-            most,
-            phase,
-            rng,
-            radii,
-            nothing,
-            np.zeros(0),
-        )
-        found = _learn_at_scale(state, rounds, fine)
-        if found.model is None:
-            return found
-        return replace(found, model=_rescale_model(found.model, scale))
-
-    best = at(1.0)
+    task = _Given(ask, width, outputs, roundoff, most, rounds, max(fine, 1e3 * roundoff), radii)
+    best = _learn_scaled(task, 1.0, phase, rng)
     for _ in range(_RESCALED):
-        if best.model is None or best.spent or best.smooth or best.deeper:
+        scale = _choose_scale(best, task.fine)
+        if scale is None:
             break
-        scale = measure_typical_distance(best.model) if best.model.hidden else _FARTHER
-        imprecise = fine < best.gap <= _MISSING
-        if best.model.hidden and _NEAR < scale < _FAR and not imprecise:
-            break
-        other = at(scale)
-        if other.model is None:
-            break
-        # Another scale must gain what it was tried for: precision, or hyperplanes.
-        worse = other.model.hidden < max(1, best.model.hidden)
-        if other.gap > best.gap if imprecise else worse:
+        other = _learn_scaled(task, scale, phase, rng)
+        if not _gains_from(other, best, task.fine):
             break
         best = other
     return best
 
 
-def _rescale_model(model: AbsAffine, scale: float) -> AbsAffine:
-    """The model of g where `model` is that of g(scale y)."""
-    if scale == 1.0:
-        return model
-    return AbsAffine(model.n, scale * model.t, model.D / scale, model.P / scale, model.q)
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What is asked of a recovery, whatever the scale; see `learn_network`."""
+
+    ask: Ask
+    width: int
+    outputs: int
+    roundoff: float
+    most: int
+    rounds: int
+    fine: float
+    radii: tuple[float, ...]
+
+
+def _learn_scaled(task: _Given, scale: float, phase: Phase, rng: np.random.Generator) -> Learned:
+    """The network from answers to points of that scale."""
+    state = _Learning(
+        lambda y: task.ask(scale * y),
+        task.width,
+        task.outputs,
+        task.roundoff,
+        task.most,
+        phase,
+        rng,
+        task.radii,
+        _make_zero_model(task.width, task.outputs),
+        np.zeros(0),
+    )
+    return _rescale_found(_learn_at_scale(state, task.rounds, task.fine), scale)
+
+
+def _make_zero_model(width: int, outputs: int) -> AbsAffine:
+    """The network that answers 0."""
+    shapes = (0, width), 0, (0, outputs), (outputs, width), outputs
+    return AbsAffine(*map(np.zeros, shapes))
+
+
+def _is_imprecise(found: Learned, fine: float) -> bool:
+    """Whether a model has every hyperplane, and not closely enough."""
+    return fine < found.gap <= _MISSING
+
+
+def _choose_scale(best: Learned, fine: float) -> float | None:
+    """Another scale that may give precision, or hyperplanes; None where there is none."""
+    if best.model is None or best.spent or best.smooth or best.deeper:
+        return None
+    if not best.model.hidden:
+        return _FARTHER
+    scale = min(measure_typical_distance(best.model), _FARTHER)
+    return None if _NEAR < scale < _FAR and not _is_imprecise(best, fine) else scale
+
+
+def _gains_from(other: Learned, best: Learned, fine: float) -> bool:
+    """Whether another scale gained what it was tried for: precision, or hyperplanes."""
+    if other.model is None or best.model is None:
+        return False
+    if _is_imprecise(best, fine):
+        return other.gap <= best.gap
+    return other.model.hidden >= max(1, best.model.hidden)
+
+
+def _rescale_found(found: Learned, scale: float) -> Learned:
+    """What was found of g where it was learned from g(scale y)."""
+    if (model := found.model) is None or scale == 1.0:
+        return found
+    scaled = model.n, scale * model.t, model.D / scale, model.P / scale, model.q
+    return replace(found, model=AbsAffine(*scaled))
 
 
 def _learn_at_scale(state: _Learning, rounds: int, fine: float) -> Learned:
@@ -388,9 +392,9 @@ def _improve_model(state: _Learning, turn: int, gap: float) -> None:
         state.round(0.0 if state.anchor is None else 1e-11)
         with state.phase("polish"):
             state.polish(_POLISHED)
-    elif is_worth_fitting(state.model):
-        with state.phase("polish"):
+        return
+    with state.phase("polish"):
+        if is_worth_fitting(state.model):
             state.fit()
-    else:
-        with state.phase("polish"):
+        else:
             state.polish(2 * _POLISHED)
