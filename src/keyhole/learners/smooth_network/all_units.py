@@ -30,6 +30,8 @@ from keyhole.models import AbsAffine
 
 KINDS = tuple(UNIT_KINDS)
 _FAR = 2.0**40  # where smooth units are ReLU to the last digit
+_FINE = 1e-12  # roundoff of float64, and no other format
+_COARSE_FAR = 2.0**20  # the same in float32, whose numbers end at 3e38
 _ENOUGH = 6e-10  # far away a relative error up to this is worth no further round
 _ALIKE = 1e-6  # a larger one is none of such a network
 _RADII = (1.0,)  # far away all radii are alike
@@ -90,8 +92,9 @@ def learn_smooth_units(
         kinds: of units that are tried.
         phase: books what is asked inside it under a name.
     """
+    scale = _FAR if roundoff <= _FINE else _COARSE_FAR
     found = learn_network(
-        lambda x: ask(_FAR * x) / _FAR,
+        lambda x: ask(scale * x) / scale,
         width,
         outputs,
         rng=rng,
