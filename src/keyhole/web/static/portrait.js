@@ -24,19 +24,23 @@ export function queries() {
       parts = [];
     let from = 0,
       k = 0;
-    const block = (name, count, x, y, shade) => {
+    // A label keeps off the line of the limit: it stands on the larger side of it.
+    const block = (name, count, x, y, shade, line = -1) => {
       const label = `${name} ${number(count)}`,
-        fits = at(count) > 7 * label.length + 8;
+        right = x + at(count),
+        sides = line > x && line < right ? [[x, line], [line, right]] : [[x, right]],
+        [from, to] = sides.sort((a, b) => b[1] - b[0] - (a[1] - a[0]))[0],
+        fits = to - from > 7 * label.length + 8;
       return svg(
         "g",
         {},
         said(`${label} queries`),
         svg("rect", { class: "fill-ours", "fill-opacity": shade, x, y, width: Math.max(0.5, at(count)), height: 24 }),
-        fits ? [svg("text", { x: x + at(count) / 2, y: y + 16, "text-anchor": "middle", text: label })] : [],
+        fits ? [svg("text", { x: (from + to) / 2, y: y + 16, "text-anchor": "middle", text: label })] : [],
       );
     };
     for (const [name, count] of Object.entries(phases)) {
-      parts.push(block(name, count, at(from), 18, k++ % 2 ? 0.2 : 0.45));
+      parts.push(block(name, count, at(from), 18, k++ % 2 ? 0.2 : 0.45, limit ? at(limit) : -1));
       from += count;
     }
     parts.push(
