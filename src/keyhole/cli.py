@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import sys
 import traceback
@@ -19,6 +20,7 @@ from keyhole.errors import (
     InvalidInput,
     KeyholeError,
     StorageFailed,
+    shorten_text,
     spell_controls,
 )
 from keyhole.lab.jobs import COMMANDS, Command, Job
@@ -151,15 +153,25 @@ def _run_command_line(arguments: list[str]) -> int:
             " --resume) to go on."
         )
         return _print_complaint(arguments, "INTERRUPTED", said, _STOPPED)
+    except OSError as error:
+        if error.errno not in _PATHS or error.filename is None:
+            return _print_unexpected(arguments, error)
+        said = f"{error.filename!r:.200}: {error.strerror}. Check the path."
+        return _print_complaint(arguments, "INVALID_INPUT", said, 2)
     except Exception as error:
-        traceback.print_exc()
-        return _print_complaint(
-            arguments,
-            "UNEXPECTED_ERROR",
-            f"{type(error).__name__}: {error}. Please report this.",
-            1,
-        )
+        return _print_unexpected(arguments, error)
     return code if isinstance(code, int) else 0
+
+
+# What is wrong with a path that was given, wherever it is first used.
+_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM)
+
+
+def _print_unexpected(arguments: list[str], error: Exception) -> int:
+    """A bug of ours, with all that helps to find it."""
+    traceback.print_exception(error)
+    said = f"{type(error).__name__}: {error}. Please report this."
+    return _print_complaint(arguments, "UNEXPECTED_ERROR", said, 1)
 
 
 def _explain_missing(error: MissingArgumentError) -> str:
@@ -191,7 +203,7 @@ def _print_complaint(arguments: list[str], status: str, sentence: str, code: int
     import msgspec
 
     # Libraries quote what they were given; a terminal would obey it.
-    sentence = spell_controls(sentence)
+    sentence = shorten_text(spell_controls(sentence))
     sys.stderr.write(f"keyhole: {sentence}\n")
     # A program that reads JSON gets JSON for failures too, and still finds words on stderr.
     if "--json" in arguments:

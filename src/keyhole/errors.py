@@ -46,7 +46,7 @@ def clean_line(text: str) -> str:
     return spell_controls(_BLANKS.sub(" ", text))
 
 
-def _shorten(text: str) -> str:
+def shorten_text(text: str) -> str:
     """Text of a length that a person reads: what it quotes may be a whole file."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-500:]}"
 
@@ -59,7 +59,7 @@ class KeyholeError(Exception):
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(_shorten(clean_line(message)))
+        super().__init__(shorten_text(clean_line(message)))
 
 
 class InvalidInput(KeyholeError, ValueError):

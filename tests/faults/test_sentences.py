@@ -89,6 +89,8 @@ def test_a_sweep_in_toml_is_refused_before_it_costs_memory(name, keyhole, tmp_pa
         ("learn", "x" * 300 + ".safetensors"),
         ("sweep", "x" * 300 + ".toml"),
         ("report", "x" * 300),
+        ("report", "--index", "x" * 300),
+        ("inspect", "x" * 300),
         ("learn", "targets:vector", "--tokens", "x" * 300 + ".npy"),
         ("learn", "x" * 300 + ".onnx"),
         ("learn", "\udcff.safetensors"),
@@ -102,6 +104,12 @@ def test_a_name_no_file_can_have_is_refused(arguments, keyhole, head, targets):
     assert refused(ran), ran
     assert "\x1b" not in ran.err
     assert "Errno" not in ran.err
+
+
+def test_a_value_without_end_is_not_quoted_without_end(keyhole, head):
+    ran = keyhole("learn", "head.safetensors", "--budget", "x" * 9000)
+    assert refused(ran), ran
+    assert len(ran.err) < 2000
 
 
 TRANSCRIPTS = {
