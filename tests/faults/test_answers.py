@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import keyhole
-from keyhole.errors import KeyholeError
+from keyhole.errors import InvalidInput, KeyholeError
+from keyhole.learners.registry import LEARNERS
 from keyhole.models import Head, MultiHead
 from support.seeds import ALL
 
@@ -56,3 +57,31 @@ def test_answers_that_overflow_say_so_and_what_they_cost():
     found = keyhole.learn(target, rng=1)
     assert (found.status.name, found.verdict.name) == ("NOT_COMPUTED", "UNVERIFIED")
     assert found.ledger.total().calls == target.calls
+
+
+HINTS = keyhole.Hints(heads=2, rank=2, grid=0.5, tokens=np.eye(5), bases=(np.eye(5), np.eye(5)))
+BLOCKS = ("pre-norm-block", "post-norm-block", "gated-block")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("outputs", [1, 3, 5, 7])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name in LEARNERS if name in BLOCKS),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in LEARNERS if name not in BLOCKS),
+    ],
+)
+def test_a_learner_that_is_named_for_a_target_of_other_sizes_ends_in_words(name, outputs):
+    """How many numbers a callable answers is known with its first answer alone."""
+    A, B = np.random.default_rng(0).normal(size=(2, 7, 5))
+
+    def answer(X):
+        return np.abs(X.sum(axis=1) @ A.T)[:, :outputs] ** 1.5 + (X[:, -1] @ B.T)[:, :outputs]
+
+    oracle = keyhole.Local(answer, 5)
+    try:
+        found = keyhole.learn(oracle, rng=1, learner=name, hints=HINTS, max_seconds=2)
+    except InvalidInput:
+        return
+    assert not found.verdict.verified

@@ -29,7 +29,7 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.examination import examine_model
 from keyhole.models import Gated, TransformerBlock
-from keyhole.oracles import Counted, Oracle
+from keyhole.oracles import Counted
 from keyhole.oracles.base import read_imperfection
 
 # Phases of questions by the stage of the learners that they belong to.
@@ -190,10 +190,14 @@ class BlockReport:
         return f"{words} Found: {', '.join(self.found)}." if self.found else words
 
 
-def check_room(oracle: Oracle, narrowest: int, longest: int) -> None:
+def check_room(oracle: Counted, narrowest: int, longest: int) -> None:
     """Raise `Unfound` unless answers and lengths are those of a block."""
     lengths = read_imperfection(oracle).lengths
-    if oracle.width < narrowest or oracle.outputs not in (None, oracle.width):
+    if oracle.outputs is None:
+        # Many targets tell how many numbers they answer with their first answer alone.
+        with oracle.phase("recognise"):
+            oracle.ask(np.ones((1, 1, oracle.width)))
+    if oracle.width < narrowest or oracle.outputs != oracle.width:
         raise Unfound(
             Status.BLOCK_DISAGREES,
             f"A block answers as many numbers as a token has, here at least {narrowest}; this"
