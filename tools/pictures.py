@@ -225,6 +225,15 @@ PICTURES: dict[str, Made] = {
         ),
         kept=True,
     ),
+    "match3-strict": Made(
+        commands=("keyhole sweep experiments/match3-strict.toml --export json",),
+        draw=_draw_kept_rows("match3-strict"),
+        meaning=(
+            "Strict Match3 as inputs grow: a third-order unit is learned at every length, layers of"
+            " ordinary attention with the same steps fall behind; none of their sizes is excluded."
+        ),
+        kept=True,
+    ),
     "appendix-d": Made(
         commands=("keyhole sweep experiments/appendix-d.toml --export json",),
         draw=_draw_kept_rows("appendix-d"),

@@ -55,6 +55,7 @@ svg.keyhole .bad { fill: var(--bad); stroke: var(--bad); } svg.keyhole .peer { f
 svg.keyhole text.bad { stroke: none; } \
 svg.keyhole path.line { fill: none; stroke-width: 1.5; stroke: var(--limit); }
 svg.keyhole .line.bad { stroke: var(--bad); } svg.keyhole .line.limit { stroke-dasharray: 5 4; }
+svg.keyhole .line.truth { stroke: var(--ink); }
 svg.keyhole .line.ours { stroke: var(--ours); } svg.keyhole .line.built { stroke: var(--built); }
 svg.keyhole .line.peer { stroke: var(--peer); stroke-dasharray: 2 3; } \
 svg.keyhole .rule { stroke: var(--rule); }

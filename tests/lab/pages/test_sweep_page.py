@@ -69,6 +69,12 @@ def test_known_lines_are_drawn_dashed_through_medians():
     assert "nowhere" not in text
 
 
+def test_five_series_look_different():
+    table = [{"a": x, "b": x * k, "of": f"model {k}"} for x in (1, 2) for k in range(1, 6)]
+    text = draw_sweep_page(DATA, table, Figure(x="a", y="b", series="of"))
+    assert len(set(re.findall(r'class="(line \w+)"', text))) == 5
+
+
 def test_a_map_has_a_cell_for_each_pair_and_a_table_with_the_same_numbers():
     text = draw_sweep_page(DATA, rows({(1, 2): 0.5, (1, 4): 0.25, (2, 2): 1.0, (2, 4): 0.75}), MAP)
     assert text.count("<title>") - text.count("<title>keyhole") == 4

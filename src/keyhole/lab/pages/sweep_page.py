@@ -29,7 +29,7 @@ from keyhole.lab.runs.store import read_rows
 from keyhole.lab.runs.summaries import describe_versions, restore_command
 from keyhole.lab.runs.tables import Row, Table, tabulate_rows
 
-_CLASSES = ("ours", "built", "peer")
+_CLASSES = ("ours", "built", "peer", "truth", "bad")
 Grouped = dict[str, dict[float, list[float]]]
 
 
