@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.lab.jobs import CompareJob, ReportJob
+import keyhole
+from keyhole.lab.jobs import AuditJob, CompareJob, LearnJob, ReportJob
 from keyhole.lab.running import run_job
 from keyhole.models import Head, save
 from support.browsers import FAULTS_OF_LABELS, find_serious_issues, launch, needs_chromium
@@ -71,6 +72,25 @@ def test_a_page_of_two_models_has_no_serious_issue(browser, tmp_path, rng):
     pair = (str(tmp_path / f"{name}.safetensors") for name in ("a", "b"))
     run_job(CompareJob(*pair, out=str(tmp_path / "apart")))
     check_page(browser, tmp_path / "apart" / "report.html", width=1280)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1280])
+def test_pages_of_a_block_and_of_a_language_model_have_no_serious_issue(browser, tmp_path, width):
+    block = keyhole.random_block(8, heads=2, hidden=8, rng=5)
+    save(block, tmp_path / "block.safetensors")
+    told = LearnJob(
+        str(tmp_path / "block.safetensors"),
+        learner="pre-norm-block",
+        out=str(tmp_path / "block"),
+    )
+    assert run_job(told).data.verdict == "EXACT"
+    check_page(browser, tmp_path / "block" / "report.html", width=width)
+    asked = AuditJob(
+        "support.targets:ids", tokens_in=True, vocabulary=16, out=str(tmp_path / "ids")
+    )
+    assert run_job(asked).data.tokens.policies
+    check_page(browser, tmp_path / "ids" / "report.html", width=width, scheme="dark")
 
 
 @pytest.mark.slow
