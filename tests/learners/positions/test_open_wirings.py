@@ -8,7 +8,10 @@ import pytest
 import keyhole
 from keyhole import Local, WiredLayer, Wiring, random_layer
 from keyhole.claims import Verdict
+from keyhole.learners.positions.ball import NormBall
 from keyhole.learners.positions.found_wiring import find_kind_of_order, find_norm, find_window
+from keyhole.learners.positions.placed import Asking
+from keyhole.learners.positions.position_kind import are_scores_normed
 from keyhole.learners.positions.question_design import (
     design_questions,
     draw_displacements,
@@ -87,7 +90,7 @@ def test_norm_residual_and_order_are_found_from_eleven_questions(name, rng):
     assert seen.residual == (layer.wiring.residual if seen.norm != "none" else None)
     assert seen.odd == (layer.positions is None)
     kind = layer.wiring.positions
-    assert find_kind_of_order(Local(layer), rng=rng) == (
+    assert find_kind_of_order(Local(layer), layer.wiring.norm, rng=rng).positions == (
         kind if kind in ("none", "absolute") else None
     )
 
@@ -148,3 +151,44 @@ def test_a_model_whose_parts_dwarf_its_answers_is_verified_by_no_answers():
     seen = examine_model(Local(other), swollen, ruler=Ruler(), rng=rng)
     assert seen.vacuous
     assert not examine_model(Local(layer), layer, ruler=Ruler(), rng=rng).vacuous
+
+
+SINKS = Wiring(norm="rms", eps=1e-5, residual=True, positions="rope", sinks=True)
+
+
+@pytest.mark.parametrize("groups", [None, 2])
+def test_sinks_that_are_not_told_are_found(groups):
+    for seed in few(4):
+        truth = random_layer(16, heads=4, wiring=replace(SINKS, groups=groups), rng=seed)
+        found = keyhole.learn(Bare(truth), rng=seed + 50)
+        assert found.verdict is Verdict.EXACT
+        assert found.model.wiring.sinks
+        assert found.model.wiring.eps == 1e-5
+        np.testing.assert_allclose(np.sort(found.model.sinks), np.sort(truth.sinks), atol=1e-6)
+
+
+NORMED = replace(SINKS, sinks=False, qk_norm=True)
+
+
+@pytest.mark.parametrize("groups", [None, 2, 1])
+@pytest.mark.parametrize("told", [None, replace(NORMED, qk_norm=False, groups=None)])
+def test_normed_queries_and_keys_are_named_within_300_questions(groups, told):
+    for seed in few(4):
+        truth = random_layer(16, heads=4, wiring=replace(NORMED, groups=groups), rng=seed)
+        found = keyhole.learn(Bare(truth), wiring=told, rng=seed + 60)
+        assert found.verdict is Verdict.UNVERIFIED
+        assert "queries and keys have a norm of their own" in found.sentence
+        assert found.ledger.total().sequences <= 300
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
+def test_scores_that_are_products_are_not_called_normed(scale):
+    for name, (wiring, biases) in WIRINGS.items():
+        for seed in range(4):
+            drawing, rng = np.random.default_rng([seed, 3]).spawn(2)
+            layer = random_layer(
+                16, heads=4, wiring=wiring, biases=biases, scale=scale, rng=drawing
+            )
+            ball = NormBall.of(16, wiring.norm, wiring.eps or 0.0)
+            asking = Asking(Local(layer), ball, bool(wiring.residual))
+            assert name == "absolute" or not are_scores_normed(asking, rng=rng)

@@ -22,8 +22,8 @@ DENIED = (
     "sigmoids",
     "two layers",
 )
-# One try to tell heads apart asks 120 long sequences before it can fail.
-THREE_TRIES = 3 * 120
+# Three searches of 120 sequences at one token and eight more tokens each asked 1,080 once.
+TWO_SEARCHES = 720
 
 
 def learn_foreign(change, seed, wiring=ROPE):
@@ -42,7 +42,7 @@ def test_short_sequences_deny_wide_heads(change):
 def test_a_cap_that_is_not_told_is_asked_few_long_sequences():
     target, found = learn_foreign("a cap of 5", 201)
     assert found.verdict is Verdict.UNVERIFIED
-    assert target.long_sequences <= THREE_TRIES + 24
+    assert target.long_sequences <= TWO_SEARCHES
 
 
 @pytest.mark.parametrize("positions", ["rope", "none"])

@@ -17,6 +17,7 @@ where $s_2 = 10^{-4}$ first, then $\sqrt\epsilon$.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,9 @@ _FOLLOWS = 1e-4  # of far answers, which follow the direction of a token
 _WINDOW_LENGTHS = (257, 129, 65, 33)
 _UNSEEN = 1e-13  # of answers: what a token outside the window changes
 _CONTENT = 0.5  # size of the entries of tokens whose order is changed
+_MANY = 4096  # equal tokens, beside which a sink takes little
+_MANY_AT_LEAST = 256
+_ROUND = 1e-3  # of eps, from which one digit of it may differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +85,33 @@ def _grows_along(answer: Vector, token: Vector) -> bool:
     return len(answer) == len(token) and float(answer @ token) > 0.5 * float(token @ token)
 
 
-def find_kind_of_order(oracle: Oracle, *, rng: np.random.Generator) -> str | None:
-    """Positions, from four questions: none, absolute, or None for those by displacement."""
+@dataclass(frozen=True, slots=True)
+class FoundOrder:
+    """What the order and the number of tokens tell.
+
+    Args:
+        positions: none, absolute, rope beside sinks, or None for others by displacement.
+        sinks: whether something that is no token takes weight.
+    """
+
+    positions: str | None
+    sinks: bool = False
+
+
+def find_kind_of_order(oracle: Oracle, norm: str, *, rng: np.random.Generator) -> FoundOrder:
+    """Positions, from four to six questions."""
     a, b, y = _CONTENT * rng.normal(size=(3, oracle.width))
     lone, equal = (oracle.ask(np.stack([y] * count)[None])[0] for count in (1, 2))
     if not _agree(lone, equal):
-        return "absolute"
+        if norm == "none":
+            return FoundOrder("absolute")
+        # Behind a norm vectors of places keep opposite lone tokens from opposite answers.
+        minus, zero = _ask_lone(oracle, [-y, 0 * y])
+        size = float(np.abs(lone).max())
+        odd = float(np.abs(lone + minus - 2 * zero).max()) <= _SAME * size
+        return FoundOrder("rope", sinks=True) if odd else FoundOrder("absolute")
     answers = oracle.ask(np.stack([np.stack([a, b, y]), np.stack([b, a, y])]))
-    return "none" if _agree(*answers) else None
+    return FoundOrder("none" if _agree(*answers) else None)
 
 
 def draw_direction(width: int, *, rng: np.random.Generator) -> Vector:
@@ -113,6 +136,33 @@ def find_eps(oracle: Oracle, u: Vector, *, residual: bool) -> float:
         answer = oracle.ask((s * u)[None, None])[0] - constant
         return float(np.linalg.norm(answer - s * u if residual else answer))
 
+    return _solve_eps(measure)
+
+
+def find_eps_beside_sinks(
+    oracle: Oracle, u: Vector, *, residual: bool, longest: int | None
+) -> float:
+    """The same from many equal tokens, beside which sinks take little, as a round number.
+
+    What they take falls as one over the number of tokens, nearly: turns of rotary positions let it
+    waver, so that three digits are all that is seen. 0 too where sequences are short.
+    """
+    most = min(longest or _MANY, _MANY)
+    if most < _MANY_AT_LEAST:
+        return 0.0
+
+    def measure(s: float) -> float:
+        token = s * u
+        few, many = (oracle.ask(np.tile(token, (1, count, 1)))[0] for count in (most // 2, most))
+        answer = 2.0 * many - few
+        return float(np.linalg.norm(answer - token if residual else answer))
+
+    eps = _solve_eps(measure)
+    near = float(f"{eps:.0e}")
+    return near if abs(near - eps) < _ROUND * eps else 0.0
+
+
+def _solve_eps(measure: Callable[[float], float]) -> float:
     size, s, eps = measure(1.0), 1e-4, 0.0
     for _ in range(1 + _ROUNDS):
         smaller = measure(s)

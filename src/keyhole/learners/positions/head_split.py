@@ -35,6 +35,10 @@ class Unsplit(Exception):
     """The heads could not be told apart."""
 
 
+class NormedScores(Unsplit):
+    """Queries and keys have a norm of their own."""
+
+
 class Unfinished(Unsplit):
     """Heads were seen, and not all of their rows were found."""
 

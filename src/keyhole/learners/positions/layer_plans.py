@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from keyhole.errors import InvalidInput
 from keyhole.learners.positions.absolute import (
     LONE_EXTRA,
     estimate_position_queries,
@@ -55,6 +56,28 @@ def estimate_layer_queries(
     }
 
 
+def check_told_wiring(wiring: Wiring) -> None:
+    """Raise where a wiring is told that this learner does not know."""
+    if wiring.qk_norm:
+        raise InvalidInput(
+            "layers with qk_norm are modelled but not learned yet; learned are heads behind any"
+            " norm, with any positions, with or without keys and values in common."
+        )
+    normed = wiring.norm in ("rms", "layer")
+    if wiring.sinks and (
+        wiring.positions != "rope" or wiring.softcap or (normed and not wiring.eps)
+    ):
+        raise InvalidInput(
+            "sinks are learned beside rotary positions and without a cap, and eps must be told with"
+            " them; say --positions rope and the --eps that the layer was built with, often 1e-5."
+        )
+    if normed and wiring.eps == 0.0:
+        raise InvalidInput(
+            "a norm with eps = 0 lets tokens be read on a sphere only, which this learner does not"
+            " do; give the eps that the layer was built with, often 1e-5."
+        )
+
+
 def complete_told_wiring(told: Wiring, heads: int) -> Wiring:
     """What is planned for: of what is not told, what most layers have."""
     return replace(told, positions=told.positions or "rope").complete(told.groups or heads)
@@ -90,4 +113,4 @@ def limit_layer_queries(told: Wiring, width: int, outputs: int, displacements: i
     if told.positions in ("rope", "none") and not (told.sinks or told.softcap):
         placed += limit_wide_questions(width)
     each = width + 1 + split + kind + (1 + ROUNDS) * scores + QUERIES
-    return placed + _count_wiring_queries(told) + (len(SIZES) + 1) * each + 48
+    return placed + _count_wiring_queries(told) + (len(SIZES) + 1) * each + 96

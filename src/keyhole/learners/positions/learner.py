@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Matrix
+from keyhole._arrays import Matrix, Vector
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify.layers import layer_freedom
 from keyhole.learners.base import Plan, Recovery, Status
@@ -31,6 +31,7 @@ from keyhole.learners.positions.ball import NormBall
 from keyhole.learners.positions.found_wiring import (
     draw_direction,
     find_eps,
+    find_eps_beside_sinks,
     find_kind_of_order,
     find_norm,
     find_residual,
@@ -39,15 +40,17 @@ from keyhole.learners.positions.found_wiring import (
 from keyhole.learners.positions.grouped.kernel_split import Unshared
 from keyhole.learners.positions.grouped.sink_values import TooShort, measure_sink_part
 from keyhole.learners.positions.head_fit import is_coarse
-from keyhole.learners.positions.head_split import Unfinished, Unsplit
+from keyhole.learners.positions.head_split import NormedScores, Unfinished, Unsplit
 from keyhole.learners.positions.layer_plans import (
     SIZES,
+    check_told_wiring,
     complete_told_wiring,
     estimate_layer_queries,
     limit_layer_queries,
 )
 from keyhole.learners.positions.measuring import Measuring, Setting
 from keyhole.learners.positions.placed import Asking, LinearPart, measure_linear_part
+from keyhole.learners.positions.position_kind import USUAL_BASE, are_scores_normed
 from keyhole.learners.positions.wide.shift_split import WideSearch
 from keyhole.learners.positions.wired_account import (
     certify_layer,
@@ -98,7 +101,7 @@ class WiredLayer:
                 "displacements is a whole number from 2 on and heads one from 1 on; got"
                 f" {self.displacements} and {self.heads}."
             )
-        _check_told_wiring(self.wiring or Wiring())
+        check_told_wiring(self.wiring or Wiring())
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """What a layer of that many heads costs, as large as the outputs have room."""
@@ -133,28 +136,6 @@ class WiredLayer:
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[AttentionLayer]:
         """Recover a layer; certificate keyhole/layers-as-built."""
         return _WiredSession(self, oracle, rng).recover()
-
-
-def _check_told_wiring(wiring: Wiring) -> None:
-    """Raise where a wiring is told that this learner does not know."""
-    if wiring.qk_norm:
-        raise InvalidInput(
-            "layers with qk_norm are modelled but not learned yet; learned are heads behind any"
-            " norm, with any positions, with or without keys and values in common."
-        )
-    normed = wiring.norm in ("rms", "layer")
-    if wiring.sinks and (
-        wiring.positions != "rope" or wiring.softcap or (normed and not wiring.eps)
-    ):
-        raise InvalidInput(
-            "sinks are learned beside rotary positions and without a cap, and eps must be told with"
-            " them; say --positions rope and the --eps that the layer was built with, often 1e-5."
-        )
-    if normed and wiring.eps == 0.0:
-        raise InvalidInput(
-            "a norm with eps = 0 lets tokens be read on a sphere only, which this learner does not"
-            " do; give the eps that the layer was built with, often 1e-5."
-        )
 
 
 class _WiredSession:
@@ -201,7 +182,7 @@ class _WiredSession:
         if self.wiring.norm is None:
             self._find_norm()
         if self.wiring.positions is None and self.wiring.norm is not None:
-            self._note(positions=find_kind_of_order(self.oracle, rng=self.rng))
+            self._find_order(self.wiring.norm)
         if self.wiring.norm in (None, "none"):
             return
         u = draw_direction(self.oracle.width, rng=self.rng)
@@ -209,7 +190,19 @@ class _WiredSession:
             self._note(residual=find_residual(self.oracle, u))
         # With absolute positions eps shows once the first of them is known.
         if self.wiring.eps is None and self.wiring.positions != "absolute":
-            self._note(eps=find_eps(self.oracle, u, residual=bool(self.wiring.residual)))
+            self._note(eps=self._find_eps(u))
+
+    def _find_eps(self, u: Vector) -> float:
+        residual = bool(self.wiring.residual)
+        if not self.wiring.sinks:
+            return find_eps(self.oracle, u, residual=residual)
+        return find_eps_beside_sinks(self.oracle, u, residual=residual, longest=self.longest)
+
+    def _find_order(self, norm: str) -> None:
+        order = find_kind_of_order(self.oracle, norm, rng=self.rng)
+        self._note(positions=order.positions)
+        if order.sinks:
+            self._note(sinks=True, rope_base=self.wiring.rope_base or USUAL_BASE)
 
     def _find_norm(self) -> None:
         found = find_norm(self.oracle, rng=self.rng)
@@ -264,20 +257,33 @@ class _WiredSession:
         for size in SIZES:
             try:
                 self._measure_layer(linear, size)
+            except NormedScores:
+                return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NORMED))
             except Unshared:
                 return self._conclude(Ending(status=Status.UNSEPARATED, detail=_UNSHARED))
             except Unsplit as unsplit:
+                if size == SIZES[0] and self._sees_norms():
+                    return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NORMED))
                 ends.append(self._conclude(Ending(status=Status.UNSEPARATED, detail=_UNSPLIT)))
                 # Heads that no try told apart are hardly those of such a layer.
                 if self.told.positions is None and not isinstance(unsplit, Unfinished):
                     break
             else:
+                if not any(self.found) and self._sees_norms():
+                    return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NORMED))
                 ends.append(self._judge())
             if ends[-1].status not in (Status.UNSEPARATED, Status.LAYER_DISAGREES):
                 return ends[-1]
             if ends[-1].status is Status.LAYER_DISAGREES and self._looks_through_window():
                 return self._attempt_sizes(linear)
         return min(ends, key=_measure_gap)
+
+    def _sees_norms(self) -> bool:
+        """Whether scores of tokens do not grow with them."""
+        if self.positions is not None:
+            return False
+        with self.oracle.phase("wiring"):
+            return are_scores_normed(self._open_ball(), rng=self.rng)
 
     def _looks_through_window(self) -> bool:
         """Whether far tokens change nothing, where nothing is told of positions."""
@@ -363,6 +369,10 @@ _UNSHARED = (
     "Some tokens have no value, as where heads share values, and no heads explain what the others"
     " are answered: more heads of a group than a head is large, more than the outputs hold, or"
     " another wiring than was told."
+)
+_NORMED = (
+    "Scores keep their size when tokens are made smaller: queries and keys have a norm of their own"
+    " (--qk-norm), which is modelled but not learned."
 )
 _TOO_SHORT = "Sinks are told from sequences of 256 tokens and more; allow them with --lengths."
 _UNPLACED = "No vector that is added to a lone token before its norm explains the answers."

@@ -261,7 +261,9 @@ class Measuring:
             self._note(**asdict(found))
 
     def _look_for_cap(self, V: Stack, *, sure: float) -> None:
-        if self.setting.searches and self.setting.wiring.softcap is None:
+        wiring = self.setting.wiring
+        # Beside a sink odds of a pair are no whole picture of its weights.
+        if self.setting.searches and wiring.softcap is None and not wiring.sinks:
             cap = find_cap(self.asking, self.linear, V, sure=sure, rng=self.rng)
             self._note(softcap=cap)
 

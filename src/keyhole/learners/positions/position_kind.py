@@ -6,7 +6,9 @@ ALiBi, waves $\sum_f c_f \cos\theta_f k + s_f \sin\theta_f k$ for rotary positio
 table, each but for a constant.
 
 Of a pair $(tn, y)$ the logarithm of odds is linear in t without a cap, and $c\tanh((ta + a_0)/c)$
-but for a constant with one.
+but for a constant with one. Where queries and keys have a norm of their own, weights are the same
+for all t > 0: the answer is a straight line in t there, up to the eps of that norm, and another
+one where t < 0.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from keyhole.models.layers.turning import count_turned, list_frequencies
 
 # What rotary layers are built with; bases between these would need many more questions.
 BASES = (1e4, 5e5, 1e6, 1e5, 1e3, 2e4, 5e4, 1.5e5, 1e7, 500.0, 100.0)
+USUAL_BASE = BASES[0]
 SHARES = (1.0, 0.5, 0.25, 0.4, 0.75)
 LENGTHS = (65, 33, 17, 9, 5)
 MOST = 40  # displacements asked
@@ -34,6 +37,9 @@ _AS_GOOD = 6.0  # times the smallest misfit, which rounding makes of equal ones
 _SEEN = np.log(3e-6)  # weights below are blurred by rounding
 STEPS = (-0.9, -0.6, -0.3, 0.3, 0.6, 0.9)
 _CAPS = np.geomspace(0.5, 200.0, 8)  # to start from
+_NORM_STEPS = np.array([0.2, 0.14, 0.08, -0.2])  # small, so that large scores bend too
+_PAIRS = 2
+_STRAIGHT = 1e-2  # of how far the line is missed behind zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,7 @@ def _choose_rotation(logs: Matrix, seen: Mask, at: Vector, rank: int) -> Relativ
     fitting = [one for one in fits if one[0] < line and len(at) > rank + 2]
     # A slow wave is as good as a constant: of those that fit, the fewest waves are meant. Capped
     # scores are no waves at all: then base and share are taken as usual.
-    usual = (0.0, BASES[0], 1.0)
+    usual = (0.0, USUAL_BASE, 1.0)
     _, base, share = min(fitting, key=lambda one: (one[2], one[0]), default=usual)
     return RelativeKind("rope", base, share)
 
@@ -204,3 +210,21 @@ def _fit_cap(odds: Matrix, t: Vector, *, blur: float) -> float:
     cap = float(np.exp(found.x[0]))
     near = [float(f"{cap:.{digits}g}") for digits in (1, 2)]
     return next((one for one in near if abs(one / cap - 1.0) < blur), cap)
+
+
+def are_scores_normed(asking: Asking, *, rng: np.random.Generator) -> bool:
+    """Whether two pairs of tokens are answered along straight lines that break at zero."""
+    token, y = asking.ball.draw(2, _PAIRS, size=1.0, rng=rng)
+    n = np.stack(
+        [
+            _NORM_STEPS[:, None, None] * token,
+            np.broadcast_to(0.9 * y, (len(_NORM_STEPS), *y.shape)),
+        ],
+        axis=2,
+    )
+    answers = asking.ask(n.reshape(-1, 2, n.shape[-1])).reshape(len(_NORM_STEPS), _PAIRS, -1)
+    far, middle, near, behind = answers
+    bent = np.linalg.norm(far - 2.0 * middle + near, axis=1)
+    steps = (_NORM_STEPS[3] - _NORM_STEPS[2]) / (_NORM_STEPS[1] - _NORM_STEPS[2])
+    missed = np.linalg.norm(behind - (near + steps * (middle - near)), axis=1)
+    return bool((bent < _STRAIGHT * missed).all())

@@ -27,8 +27,9 @@ from keyhole.learners.positions.head_pencil import (
     limit_scores,
     sharpen_head,
 )
-from keyhole.learners.positions.head_split import Unsplit
+from keyhole.learners.positions.head_split import NormedScores, Unsplit
 from keyhole.learners.positions.placed import Asking, LinearPart
+from keyhole.learners.positions.position_kind import are_scores_normed
 
 _RANK = 1e-9  # of the largest singular value: less is rounding
 _TURNS = 3  # directions of second differences that are tried before another y
@@ -123,6 +124,7 @@ def split_by_kernel(
 
     Raises:
         Unshared: no try told heads apart that explain their answers.
+        NormedScores: the first did not, and queries and keys are normed.
     """
     length = _LENGTH if longest is None else max(2, min(_LENGTH, longest))
     limits = _SplitLimits.of(roundoff)
@@ -130,6 +132,9 @@ def split_by_kernel(
         found = _KernelTry(asking, linear, length, size, limits, cap, rng).run()
         if found is not None:
             return found
+        # Further tries tell normed queries and keys no better.
+        if size == _SIZES[0] and are_scores_normed(asking, rng=rng):
+            raise NormedScores
     raise Unshared
 
 

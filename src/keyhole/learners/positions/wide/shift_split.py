@@ -22,6 +22,7 @@ from keyhole.learners.positions.grouped.sharing import solve_least_squares
 from keyhole.learners.positions.head_split import Unsplit
 from keyhole.learners.positions.placed import Asking, LinearPart
 from keyhole.learners.positions.wide.short_denials import (
+    PLAIN_QUESTIONS,
     SHORT_QUESTIONS,
     deny_plain_scores,
     deny_wide_heads,
@@ -40,9 +41,9 @@ _PART = 0.6  # of the radius: the last tokens, and the v that others lie around
 _AROUND = 0.45
 _SHIFT = 0.6
 _RANK = 1e-4  # of the largest singular value: less is what extrapolation leaves
-_GAP = 20.0  # between the values of a head and what is left of it
-_SURE_GAP = 1e3  # values of a head do not fall so: what is left may, by more
+_GAP = 1e3  # between the values of a head and what is left of it; less, and heads were mixed up
 _SUM = 1e-3  # of M, which the maps of all heads together may miss
+_MIXED = 1e-6  # the same where heads were only mixed up: their sum is none the worse
 _SUM_AT_ONE = 0.02  # of what M makes of one v: that much shows another kind of target
 
 
@@ -74,7 +75,7 @@ class _Seen:
 def limit_wide_questions(D: int) -> int:
     """The most that all tries ask."""
     last = 2 * (_MOST_HEADS + _SPARE)
-    return SHORT_QUESTIONS + len(_TRIES) * _HALVINGS * last * (D + 4)
+    return SHORT_QUESTIONS + len(_TRIES) * (_HALVINGS * last * (D + 4) + PLAIN_QUESTIONS)
 
 
 class WideSearch:
@@ -94,9 +95,7 @@ class WideSearch:
         """
         if not self._over:
             self._over = True
-            found = split_by_shifts(asking, linear, longest=longest, rng=rng)
-            if not deny_plain_scores(found.A, found.missed, asking, linear, rng=rng):
-                self._found = found
+            self._found = split_by_shifts(asking, linear, longest=longest, rng=rng)
         if self._found is None:
             raise Unsplit
         return self._found
@@ -124,7 +123,14 @@ def split_by_shifts(
     for share in _TRIES:
         lengths = [most >> k for k in range(_HALVINGS)]
         found = _ShiftTry(asking, linear, lengths, share, rng).run()
-        if found is not None and found.drop > _GAP:
+        if found is None:
+            continue
+        # Heads that were mixed up for one v have no plain scores either.
+        if deny_plain_scores(found.A, found.missed, asking, linear, rng=rng):
+            if found.missed > _MIXED:
+                break
+            continue
+        if found.drop > _GAP:
             return found
         full = full or found
     if full is None:
@@ -197,7 +203,7 @@ class _ShiftTry:
             return None
         values = np.linalg.svd(A, compute_uv=False)
         drops = (values[:, :-1] / np.maximum(values[:, 1:], 1e-300)).min(axis=0)
-        sure = drops > _SURE_GAP
+        sure = drops > _GAP
         rank = int(np.argmax(sure) if sure.any() else np.argmax(drops)) + 1
         return WideSplit(A, rank, float(drops[rank - 1]), missed / whole)
 

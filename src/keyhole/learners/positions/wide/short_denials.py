@@ -22,7 +22,7 @@ from keyhole._arrays import Array, Stack, Vector
 from keyhole.learners.positions.placed import Asking, LinearPart
 from keyhole.learners.positions.wide.joint_reading import count_read_tokens, read_joint_scores
 
-SHORT_QUESTIONS = 34  # at most
+SHORT_QUESTIONS = 10
 _LENGTH = 8
 _PART = 0.6  # of the radius
 _STEP = 1e-3  # of the last token
@@ -31,8 +31,9 @@ _FIRST_ORDER = 1e-3  # the same to first order
 _FLAT = 1e-6  # of what the last token is worth: less than that is no score
 _WIDE = 0.95  # of the radius, where scores are large
 _PLACES = 8  # last tokens at which scores are read
+PLAIN_QUESTIONS = 3 * _PLACES
 _READ = 1e5  # times what maps miss: what scores that are read with them may miss
-_READ_EXACTLY, _READ_ROUGHLY = 1e-6, 3e-2  # the least and the most of it
+_READ_EXACTLY, _READ_ROUGHLY = 1e-3, 3e-2  # the least and the most of it
 
 
 def deny_wide_heads(asking: Asking, linear: LinearPart, *, rng: np.random.Generator) -> bool:
@@ -80,8 +81,9 @@ def deny_plain_scores(
     placed = asking.ask_placed(n, at, max(_LENGTH, tokens + 1), linear.constant)
     reads = read_joint_scores(A, placed)
     values = np.stack([read.values.reshape(3, _PLACES, tokens) for read in reads])
-    known = np.stack([read.weights.reshape(3, _PLACES, tokens) for read in reads]).min(axis=1) > 0
-    wide, narrow = (values[:, 0] - values[:, 1])[known], (values[:, 1] - values[:, 2])[known]
+    weights = np.stack([read.weights.reshape(3, _PLACES, tokens) for read in reads]).min(axis=1)
+    wide = weights * (values[:, 0] - values[:, 1])
+    narrow = weights * (values[:, 1] - values[:, 2])
     return _differ(2.0 * narrow, wide, float(np.clip(_READ * missed, _READ_EXACTLY, _READ_ROUGHLY)))
 
 
