@@ -1,6 +1,6 @@
 """How far each stage of a block gets behind answers that are given otherwise.
 
-Run: python bench/block_answers.py [--seeds 5] [--first 800] [--width 16] [--style gpt2|bert]
+Run: python bench/block_answers.py [--seeds 5] [--first 800] [--width 16] [--style gpt2|bert|llama]
 One row for each way to answer: of how many blocks each stage was found, and its largest error.
 Errors are beside the truth: of the gain of a last norm, of what a head makes of values, of units
 before their activation. The learners are not told how answers are given.
@@ -14,12 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole import Local, PostNormBlock, PreNormBlock, TransformerBlock, random_block
+from keyhole import GatedBlock, Local, PostNormBlock, PreNormBlock, TransformerBlock, random_block
 from keyhole._arrays import Array, Matrix
 from keyhole.claims import Verdict
 from keyhole.learners.blocks.block_ends import BlockRecovery
 
-LEARNERS = {"gpt2": PreNormBlock(), "bert": PostNormBlock()}
+LEARNERS = {"gpt2": PreNormBlock(), "bert": PostNormBlock(), "llama": GatedBlock()}
+# Units beside the width: a width tells fewer gated ones apart.
+UNITS = {"gpt2": 1.0, "bert": 1.0, "llama": 0.625}
 STAGES = ("norm2.gain", "attention.Wo", "network.W1", "whole")
 Answer = Callable[[Array, Matrix], Matrix]
 
@@ -87,6 +89,9 @@ def measure_parts(block: TransformerBlock, found: BlockRecovery) -> dict[str, fl
         # Behind a first norm its gain is a part of its own; before a network it is folded in.
         made = found.parts["network.W1"] * found.parts.get("norm1.gain", 1.0)
         errors["network.W1"] = match_maps(read_units(block), _centre(made))
+    if "network.A" in found.parts:
+        gates = block.network.A * block.norm2.spell_out(block.width)[0]
+        errors["network.W1"] = match_maps(gates, found.parts["network.A"])
     return errors
 
 
@@ -125,7 +130,8 @@ def run_cell(name: str, style: str, width: int, seeds: range) -> Cell:
     cell = Cell({stage: [] for stage in STAGES})
     for seed in seeds:
         truth_rng, rng = np.random.default_rng(seed).spawn(2)
-        block = random_block(width, style=style, heads=2, hidden=width, rng=truth_rng)
+        hidden = round(UNITS[style] * width)
+        block = random_block(width, style=style, heads=2, hidden=hidden, rng=truth_rng)
         answer = list_answers(block)[name]
         target = Local(lambda X, b=block, a=answer: a(X, b(X)), width)
         found = LEARNERS[style].run(target, rng=rng)

@@ -174,9 +174,12 @@ def test_blocks_of_another_build_are_not_verified(change):
     assert found.model is None or found.status is not Status.RECOVERED
 
 
-def test_a_base_that_is_told_is_taken():
-    block = another_base(draw_llama(71))
-    told = Wiring(positions="rope", rope_base=50.0, eps=1e-5)
+@pytest.mark.parametrize("part", [{"rope_base": 50.0}, {"softcap": 5.0}, {"rotary_share": 0.5}])
+def test_a_wiring_that_is_told_is_taken(part):
+    drawn = draw_llama(71)
+    heads = replace(drawn.attention, wiring=replace(drawn.attention.wiring, **part))
+    block = replace(drawn, attention=heads)
+    told = Wiring(positions="rope", eps=1e-5, **part)
     found = GatedBlock(told).run(Local(block), rng=np.random.default_rng(72))
     assert found.verdict is Verdict.EXACT, found.sentence
 

@@ -194,9 +194,20 @@ class LoneFit:
 
 
 def descend(
-    held: _Map, left: float, step: Callable[[_Map, float], tuple[_Map, float]]
+    held: _Map,
+    left: float,
+    step: Callable[[_Map, float], tuple[_Map, float]],
+    *,
+    small: float = _SMALL,
 ) -> tuple[_Map, float]:
-    """Damped steps for as long as each leaves less, and what is left."""
+    """Damped steps for as long as each leaves less, and what is left.
+
+    Args:
+        held: where they begin.
+        left: what it leaves.
+        step: the next map and what that leaves, from a map and the damping.
+        small: what is left at most where they end.
+    """
     damping = _DAMPING
     for _ in range(_STEPS):
         check_own_time()
@@ -205,7 +216,7 @@ def descend(
             gained = after < 0.5 * left
             held, left = trial, after
             damping = max(damping * 0.1, _DAMPING)
-            if left < _SMALL or not gained:
+            if left < small or not gained:
                 break
         else:
             if left < 1e-11 or damping > 1e-2:

@@ -56,17 +56,19 @@ def count_directions(outputs: int, hidden: int) -> int:
     return int(np.ceil(_EQUATIONS * (hidden + outputs) / outputs))
 
 
-def count_read_queries(outputs: int, hidden: int) -> int:
+def count_read_queries(outputs: int, hidden: int, points: int = READ_POINTS) -> int:
     """What all reads cost."""
-    return READ_POINTS * (2 * count_directions(outputs, hidden) + 1)
+    return points * (2 * count_directions(outputs, hidden) + 1)
 
 
-def measure_reads(asking: FarTokens, slices: Slices, *, rng: np.random.Generator) -> Reads:
+def measure_reads(
+    asking: FarTokens, slices: Slices, *, points: int = READ_POINTS, rng: np.random.Generator
+) -> Reads:
     """Differences at random points."""
     split, R = slices.split, asking.radius
     m = split.m
     count = min(count_directions(asking.outputs, slices.units), m - 1)
-    l = rng.normal(size=(READ_POINTS, m))
+    l = rng.normal(size=(points, m))
     l /= linalg.norm(l, axis=1, keepdims=True)
     q = rng.normal(size=(1, split.outside.shape[1])) @ split.outside.T
     q = q[0] / float(linalg.norm(q))
@@ -78,7 +80,7 @@ def measure_reads(asking: FarTokens, slices: Slices, *, rng: np.random.Generator
         [p[:, None], follow_sphere(p, along, h, R), follow_sphere(p, along, -h, R)], axis=1
     )
     answers = asking.ask_lone(asked.reshape(-1, asking.dimension))
-    answers = answers.reshape(READ_POINTS, 2 * count + 1, -1)
+    answers = answers.reshape(points, 2 * count + 1, -1)
     middle, up, down = answers[:, :1], answers[:, 1 : count + 1], answers[:, count + 1 :]
     return Reads(l, v, q, p, middle[:, 0], (up - down) / (2 * h), (up + down - 2 * middle) / h**2)
 

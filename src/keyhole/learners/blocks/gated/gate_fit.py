@@ -24,6 +24,9 @@ from keyhole.learners.blocks.solving import linalg
 from keyhole.models.last_token.even_parts import EVEN_PARTS
 from keyhole.models.layers.norms import normalise
 
+# What heads are read by takes an error of the value maps some hundred times.
+_ROUNDING = 2e-15
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GateMap:
@@ -76,7 +79,9 @@ class GateFit:
     def fit(self, held: GateMap) -> tuple[GateMap, float]:
         """The map, and what it leaves beside the answers."""
         return descend(
-            *self._project(held), lambda at, damping: self._project(self._step(at, damping))
+            *self._project(held),
+            lambda at, damping: self._project(self._step(at, damping)),
+            small=_ROUNDING,
         )
 
     def _bend(self, held: GateMap) -> tuple[SecondNorm, GateValues]:

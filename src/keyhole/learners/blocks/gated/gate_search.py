@@ -26,7 +26,6 @@ from keyhole.learners.blocks.gated.growing_slices import (
 from keyhole.learners.blocks.solving import linalg
 from keyhole.learners.blocks.unit_reads import (
     ANGLE,
-    READ_POINTS,
     Reads,
     count_read_queries,
     measure_reads,
@@ -36,6 +35,7 @@ from keyhole.learners.blocks.unit_slices import Slices, Split
 from keyhole.models.last_token.even_parts import EVEN_PARTS
 from keyhole.oracles.own_time import check_own_time
 
+_POINTS = 16  # of reads: a curve of three unknowns each
 _WRONG = 5  # spans that were none
 _CURVED = 0.05  # of a unit's largest value that its curve may leave
 
@@ -56,17 +56,17 @@ class SoughtGates:
 def count_gate_queries(width: int, hidden: int) -> dict[str, int]:
     """What the network of so many units costs, by phase."""
     m = choose_span_dimension(width, 2 * hidden + 1)
-    points = min(READ_POINTS, count_rest_points(width, 2 * hidden))
+    points = min(_POINTS, count_rest_points(width, 2 * hidden))
     return {
         "slices": count_gated_slices(width, width, 2 * hidden + 1),
-        "reads": count_read_queries(width, 2 * hidden) + points * max(0, width - m - 1),
+        "reads": count_read_queries(width, 2 * hidden, _POINTS) + points * max(0, width - m - 1),
     }
 
 
 def bound_gate_queries(width: int) -> int:
     """The most that one try ever asks."""
-    reads = count_read_queries(width, 2 * limit_gates(width))
-    return bound_gated_slices(width, width) + reads + READ_POINTS * width
+    reads = count_read_queries(width, 2 * limit_gates(width), _POINTS)
+    return bound_gated_slices(width, width) + reads + _POINTS * width
 
 
 def search_gates(
@@ -79,7 +79,7 @@ def search_gates(
         return SoughtGates(None, seen.units)
     slices, pairs, units = seen.slices, seen.pairs, seen.units
     with asking.oracle.phase("reads"):
-        reads = measure_reads(asking, slices, rng=rng)
+        reads = measure_reads(asking, slices, points=_POINTS, rng=rng)
         curves = find_gate_curves(slices, pairs, reads, asking.radius, kinds)
         if curves.left > _CURVED:
             return SoughtGates(None, units)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Matrix
 from keyhole.errors import InvalidInput
 from keyhole.identify.blocks import gated_block_freedom
 from keyhole.learners.base import Plan, Recovery, Status
@@ -183,6 +182,8 @@ class _GatedSession:
         self.oracle = Counted(oracle)
         self.rng = rng
         self.wiring = learner.told
+        none = np.zeros((0, oracle.width))
+        self.lone = LoneAnswers(none, none)
         self.eps = USUAL_EPS if self.wiring.eps is None else self.wiring.eps
         lengths = read_imperfection(oracle).lengths
         self.longest = None if lengths is None else lengths[1]
@@ -245,15 +246,21 @@ class _GatedSession:
         k, d = network.g.shape
         if (2 * k + d) * d > _UNKNOWNS:
             raise Unfound(Status.UNITS_UNSEPARATED, _TOO_LARGE)
-        x = self._draw_lone(_count_lone_queries(d, k))
+        self._ask_lone(_count_lone_queries(d, k) - len(self.lone.x))
+        return GateFit(self.eps, self.lone).fit(network)
+
+    def _ask_lone(self, more: int) -> None:
+        """So many more lone tokens of sizes about 1, over a decade."""
+        if more <= 0:
+            return
+        size = np.exp(self.rng.uniform(np.log(0.3), np.log(3.0), size=(more, 1)))
+        x = size * self.rng.normal(size=(more, self.oracle.width))
         with self.oracle.phase("lone"):
             answers = self.oracle.ask(x[:, None]) - x
-        return GateFit(self.eps, LoneAnswers(x, answers)).fit(network)
-
-    def _draw_lone(self, count: int) -> Matrix:
-        """Lone tokens of sizes about 1, over a decade."""
-        size = np.exp(self.rng.uniform(np.log(0.3), np.log(3.0), size=(count, 1)))
-        return size * self.rng.normal(size=(count, self.oracle.width))
+        known = self.lone
+        self.lone = LoneAnswers(
+            np.concatenate([known.x, x]), np.concatenate([known.answers, answers])
+        )
 
     def _find_attention(self, ball: NormBall, known: GateMap) -> AttentionLayer:
         """The attention as a layer, with smaller tokens where scores are large."""
