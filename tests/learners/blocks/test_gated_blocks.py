@@ -56,6 +56,7 @@ def test_a_block_of_llamas_build_comes_back(case, seed):
     assert found.verdict is Verdict.EXACT, found.sentence
     assert keyhole.compare(block, found.model).largest < 1e-8
     assert found.model.attention.groups == block.attention.groups
+    assert "a complex number per turned pair" in found.determined
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])

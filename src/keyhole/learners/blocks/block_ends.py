@@ -245,6 +245,14 @@ def _describe_determined(
         return "Nothing was determined."
     if not verdict.verified:
         return "The model is the best one found; nothing of it is certain."
+    if isinstance(model.network, Gated):
+        each = "head" if model.attention.groups == model.attention.heads else "group of heads"
+        return (
+            f"The maps of {model.attention.heads} heads are determined up to order, an invertible"
+            f" map of values and a complex number per turned pair, each {each} its own; the"
+            f" {model.network.hidden} units up to order and a factor between what gates are"
+            " multiplied by and outputs. Gains of the norms are folded in."
+        )
     return (
         f"The maps of {model.attention.heads} heads are determined up to order and an invertible"
         " map of values and one of queries and keys, each head its own; the"
