@@ -20,6 +20,7 @@ from keyhole.learners.blocks.gated.peeled_block import SIZE, PeeledBlock
 from keyhole.learners.blocks.lone_fit import LoneAnswers
 from keyhole.learners.positions.ball import NormBall
 from keyhole.models.layers.norms import normalise
+from keyhole.models.layers.turning import list_frequencies, turn_pairs
 from keyhole.oracles import Counted
 from support.blocks import stack_blocks
 from support.seeds import few
@@ -183,6 +184,32 @@ def test_a_wiring_that_is_told_is_taken(part):
     told = Wiring(positions="rope", eps=1e-5, **part)
     found = GatedBlock(told).run(Local(block), rng=np.random.default_rng(72))
     assert found.verdict is Verdict.EXACT, found.sentence
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_scores_that_are_clipped_where_few_tokens_reach_are_seen(seed):
+    """At nine tenths of the largest score of all places, which is told by a norm."""
+    block = draw_llama(300 + seed)
+    heads, gain = block.attention, block.norm1.gain
+    far, turns = np.arange(48), list_frequencies(heads.rank, 1e4)
+    largest = max(
+        np.linalg.norm((heads.Wq[h] * gain).T @ turn_pairs(keys, -angles).T, 2)
+        for h in range(heads.heads)
+        for keys in [(heads.Wk[heads.find_group(h)] * gain).T]
+        for angles in np.tile(far[:, None, None] * turns, (1, 8, 1))
+    )
+    bound = 0.9 * largest * 8 / np.sqrt(heads.rank)
+
+    def ask(X):
+        weights = np.exp(np.clip(block.front.logits(X), -bound, bound))
+        weights /= weights.sum(axis=2, keepdims=True)
+        values = np.einsum("grd,bnd->bgnr", heads.Wv, block.norm1(X))
+        values = values[:, [heads.find_group(h) for h in range(heads.heads)]]
+        r = X[:, -1] + np.einsum("hor,bhn,bhnr->bo", heads.Wo, weights, values)
+        return r + block.network.points(block.norm2(r))
+
+    found = GatedBlock().run(Local(ask, 8), rng=np.random.default_rng(5))
+    assert found.verdict is Verdict.UNVERIFIED, found.sentence
 
 
 def test_more_gates_than_a_width_tells_apart_are_said_to_be_too_many():

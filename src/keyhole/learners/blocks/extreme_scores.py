@@ -17,6 +17,7 @@ from keyhole.models.layers.turning import list_frequencies, turn_pairs
 _STARTS = 24
 _CLIMBS = 60
 _PLACE = 2  # how far before the last token the other stands
+_FARTHEST = 48  # the same where positions turn queries and keys, at most
 
 
 def count_extreme_queries(heads: int) -> int:
@@ -29,14 +30,19 @@ def draw_extreme_sequences(model: TransformerBlock, rng: np.random.Generator) ->
     d, heads = model.width, model.attention
     centred = model.norm1.kind == "layer"
     gain, shift = model.norm1.spell_out(d)
+    places = range(1, _FARTHEST + 1) if heads.wiring.positions == "rope" else [_PLACE]
     drawn: list[Matrix] = []
     for h in range(heads.heads):
-        Q, K = heads.Wq[h] * gain, _turn(heads, heads.Wk[heads.find_group(h)] * gain)
+        Q, K = heads.Wq[h] * gain, heads.Wk[heads.find_group(h)] * gain
         q = heads.Wq[h] @ shift + (0.0 if heads.bq is None else heads.bq[h])
-        k = _turn(heads, heads.Wk[heads.find_group(h)] @ shift)
+        k = heads.Wk[heads.find_group(h)] @ shift
+        place = max(places, key=lambda at: float(linalg.norm(Q.T @ _turn(heads, K, at), 2)))
+        K, k = _turn(heads, K, place), _turn(heads, k, place)
         for sign in (1.0, -1.0):
             y, n = _climb((Q, q), (sign * K, sign * k), centred, rng)
-            drawn.append(np.array([n, rng.normal(size=d), y]))
+            X = rng.normal(size=(places[-1] + 1, d))
+            X[-1], X[-1 - place] = y, n
+            drawn.append(X)
     return np.array(drawn)
 
 
@@ -57,12 +63,12 @@ def _climb(
     return y[best], n[best]
 
 
-def _turn(heads: AttentionLayer, keys: Array) -> Array:
-    """Keys as the last token sees them from where they are asked."""
+def _turn(heads: AttentionLayer, keys: Array, place: int) -> Array:
+    """Keys as the last token sees them from so far."""
     if heads.wiring.positions != "rope":
         return keys
     rank, wiring = len(keys), heads.wiring
-    angles = -_PLACE * list_frequencies(rank, wiring.rope_base or 1e4, wiring.rotary_share or 1.0)
+    angles = -place * list_frequencies(rank, wiring.rope_base or 1e4, wiring.rotary_share or 1.0)
     rows = keys.reshape(rank, -1).T
     return turn_pairs(rows, np.tile(angles, (len(rows), 1))).T.reshape(keys.shape)
 
