@@ -106,6 +106,14 @@ def test_a_name_no_file_can_have_is_refused(arguments, keyhole, head, targets):
     assert "Errno" not in ran.err
 
 
+@pytest.mark.parametrize("command", [("serve", "head.safetensors"), ("ui", "--no-open")])
+@pytest.mark.parametrize("port", [-1, 65536, 99999, 1 << 70])
+def test_a_port_that_is_none_is_no_other_port(command, port, keyhole, head):
+    ran = keyhole(*command, "--port", port, timeout=20)
+    assert refused(ran), ran
+    assert "from 0 to 65535" in ran.err
+
+
 def test_a_value_without_end_is_not_quoted_without_end(keyhole, head):
     ran = keyhole("learn", "head.safetensors", "--budget", "x" * 9000)
     assert refused(ran), ran

@@ -13,6 +13,8 @@ import uvicorn
 
 from keyhole.errors import InvalidInput
 
+_LAST_PORT = 65535
+
 
 def open_listener(host: str, port: int, *, what: str) -> socket.socket:
     """A socket bound to an address.
@@ -20,6 +22,9 @@ def open_listener(host: str, port: int, *, what: str) -> socket.socket:
     Raises:
         InvalidInput: there is no such address, or `what`, or anything else, has it already.
     """
+    # The system would take a larger number for what is left of it by 65536.
+    if not 0 <= port <= _LAST_PORT:
+        raise InvalidInput(f"--port is a whole number from 0 to {_LAST_PORT}; got {port}.")
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[
             0
