@@ -207,6 +207,20 @@ def test_a_soft_cap_is_found_where_there_is_one():
     assert "cap" not in find_shaped(sizes=[1.0] * 8).reason
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_the_third_order_of_a_soft_cap_is_no_size(kind):
+    """4 directions have 20 products of three, which stand above what arithmetic may leave."""
+    for seed in range(4):
+        model = Shaped([3.0] * 4, seed=seed)
+
+        def answer(ids, m=model):
+            return (80.0 * np.tanh(m(ids) / 80.0)).astype(kind).astype(float)
+
+        found = find_space(ask(answer, seed=seed), 256)
+        assert found.rank in (4, None)
+        assert find_rank(answer(np.random.default_rng(0).integers(V, size=(256, 6)))).rank != 4
+
+
 def test_a_model_of_few_different_answers_has_no_size_before_all_are_seen():
     """Half of the ids have not come last yet: what came spans less than all of them can."""
     for ids in (60, 300):

@@ -34,6 +34,8 @@ from keyhole.oracles.own_time import check_own_time
 from keyhole.oracles.tokens.ids import pack_ids
 
 _FRESH = 16  # prompts at least that a space is held against
+# What arithmetic in float32 and float64 leaves of a model without weak directions is wider.
+_SINGLE_GAP, _DOUBLE_GAP = 1e4, 1e8
 _FIRST = 64  # prompts that are asked first; twice as many while no rank shows
 # A projection that takes more questions, or more numbers in memory, is not tried.
 _MOST_QUESTIONS = 250_000
@@ -150,11 +152,31 @@ def find_space(prompts: Prompts, most: int) -> Spectrum:
         spectrum = prompts.find_spectrum()
         if spectrum.rank is not None:
             spectrum = confirm_space(prompts, spectrum)
-        if spectrum.rank is not None:
+        if spectrum.rank is not None and not _may_be_bent(prompts, spectrum):
             return spectrum
-        if count >= most:
-            return _look_behind_cap(prompts, spectrum)
+        if spectrum.rank is not None or count >= most:
+            spectrum = _look_behind_cap(prompts, spectrum)
+            return withdraw_rank(spectrum, _BENT) if _may_be_bent(prompts, spectrum) else spectrum
         count = min(2 * count, most)
+
+
+# What a soft cap adds to logits is of third order first, and spans a space of its own: where its
+# fifth order is lost in arithmetic, that space ends in a gap too.
+def _may_be_bent(prompts: Prompts, spectrum: Spectrum) -> bool:
+    """Whether a rank stands before a gap that is narrower than arithmetic alone would leave it."""
+    if spectrum.rank is None or prompts.error > 0.0:
+        return False
+    with np.errstate(over="ignore"):
+        single = np.array_equal(prompts.answered, prompts.answered.astype(np.float32))
+    # Log-probabilities are worked out here, of answers in either format.
+    double = prompts.reading.kind == "logits" and not single
+    return spectrum.gap < (_DOUBLE_GAP if double else _SINGLE_GAP)
+
+
+_BENT = (
+    "the widest gap is narrower than arithmetic leaves it, and no errors are known of: directions"
+    " may be hidden behind it, or logits be bent, whose bends have directions of their own."
+)
 
 
 def _look_behind_cap(prompts: Prompts, plain: Spectrum) -> Spectrum:

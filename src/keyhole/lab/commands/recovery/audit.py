@@ -43,7 +43,7 @@ from keyhole.lab.targets.opening import declare_target, hash_file, label_target,
 from keyhole.lab.targets.wirings import read_wiring_options
 from keyhole.learners.tolerance.guarantees import check_positive
 from keyhole.learners.verifying.questions import shorten_to_bound
-from keyhole.oracles import Oracle, Recorded, count_asked_again, read_imperfection
+from keyhole.oracles import Oracle, Recorded, read_imperfection
 
 _HELD_OUT = range(2, 18)  # lengths of sequences that no attempt sees
 _EACH = 4
@@ -80,9 +80,9 @@ def run_audit(job: AuditJob) -> Record[AuditRecord | StoppedAudit]:
             try:
                 truth = [recorded.ask(batch.copy()) for batch in X]
             except OracleError as error:
-                asked = recorded.charged + count_asked_again(opened)
+                asked = recorded.charged
                 return _record_failure(job, error, asked, directory)
-            asked = recorded.charged + count_asked_again(opened)
+            asked = recorded.charged
         tried = Attempts(job, directory, X, truth, asked)
         try:
             rows = tried.try_everything(bound)
