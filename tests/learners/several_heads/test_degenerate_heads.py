@@ -156,7 +156,7 @@ UNSEEN = [equal_mirror_pair, equal_mirror_pair_and_mean, equal_mirror_pair_alone
 SEPARATED = [nearly_equal(10.0**-k) for k in (2, 3, 4, 5, 6, 7, 8)] + [near_mirror]
 MERGED = [nearly_equal(10.0**-k) for k in (9, 10, 11, 13)]
 COINCIDING = [proportional, proportional_and_opposed, common_rows, unequal_scales]
-REFUSED = [opposed_neighbours]
+OPPOSED = [opposed_neighbours]
 
 
 def disagreement(hidden, found, rng):
@@ -254,9 +254,22 @@ def test_heads_whose_boundaries_coincide_are_taken_apart(make):
     assert all(compare(hidden, model).largest <= 1e-9 for hidden, model in found)
 
 
-@pytest.mark.parametrize("make", REFUSED)
-def test_what_is_not_solved_is_never_called_verified_when_wrong(make):
-    outcome(make, 0)
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("distance", [1e-6, 1e-2])
+def test_a_pair_that_no_plateau_shows_is_found_beside_another_head(distance, outputs):
+    """Nearly equal W with opposite V switch together; only soft answers show them, faintly."""
+    found = 0
+    for seed in few(8):
+        building, learning, checking = np.random.default_rng([17, seed]).spawn(3)
+        W, V = heads(building, outputs=outputs)
+        W[1], V[1] = W[0] + distance * W[1], -V[0]
+        hidden = MultiHead(W, V)
+        recovery = learn(hidden, rng=learning, learner="several-heads")
+        assert recovery.verdict in (Verdict.EXACT, Verdict.UNVERIFIED)
+        if recovery.verdict is Verdict.EXACT:
+            found += len(recovery.unwrap().W) == 3
+            assert disagreement(hidden, recovery.unwrap(), checking) <= 1e-9
+    assert found >= 0.5 * len(few(8))
 
 
 @pytest.mark.parametrize("make", UNSEEN)
@@ -268,12 +281,10 @@ def test_mirror_pairs_of_equal_read_outs_are_found_though_pairs_of_tokens_do_not
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", SOLVED + UNSEEN + SEPARATED + MERGED + COINCIDING + REFUSED)
+@pytest.mark.parametrize("make", SOLVED + UNSEEN + SEPARATED + MERGED + COINCIDING + OPPOSED)
 def test_no_false_verdict_in_seven_hundred_models(make):
     verdicts = [outcome(make, seed)[1].verdict for seed in range(25)]
-    assert make in REFUSED or verdicts.count(Verdict.EXACT) >= (
-        24 if make not in COINCIDING else 20
-    )
+    assert verdicts.count(Verdict.EXACT) >= (24 if make not in COINCIDING + OPPOSED else 20)
 
 
 def _equal(W, V, rng, size):

@@ -92,8 +92,8 @@ class DualTokens:
         spread = rng.normal(size=(count, many)) / np.sqrt(max(1, many))
         return self.own[h] + spread @ self.unread
 
-    def check_unread(self) -> None:
-        """Ask along what no head reads.
+    def check_unread(self, over: float = _OVER) -> None:
+        """Ask along what no head reads, where nothing should answer but that share of V.
 
         Raises:
             Unseparated: something is answered: a head was missed.
@@ -102,7 +102,7 @@ class DualTokens:
             return
         x = self.unread.sum(axis=0) / np.sqrt(len(self.unread))
         seen = self._ask(x[None], self.own[:1], np.full(1, self.lengths.b))
-        if np.abs(seen).max() > _OVER * np.abs(self.V).max():
+        if np.abs(seen).max() > max(over, _OVER) * np.abs(self.V).max():
             raise Unseparated("A head was missed on the half circle.")
 
     def _ask(self, x: Matrix, y: Matrix, b: Vector) -> Vector:

@@ -26,7 +26,7 @@ from keyhole.learners.joint_heads.score_columns import measure_score_matrices
 from keyhole.learners.joint_heads.score_lengths import Scores, ScoreSizes
 from keyhole.learners.joint_heads.shared_answers import JointScores
 from keyhole.learners.joint_heads.soft_pairs import SoftPairs, find_soft_answer, split_product
-from keyhole.learners.joint_heads.switching_heads import Scan, Switches
+from keyhole.learners.joint_heads.switching_heads import MISFIT, Scan, Switches
 from keyhole.learners.joint_heads.token_groups import choose_token_groups
 from keyhole.models import MultiHead
 from keyhole.oracles import Counted
@@ -60,16 +60,22 @@ class Separated:
 
 
 def recover_heads_jointly(
-    oracle: Counted, lone: LoneTokens, rng: np.random.Generator
+    oracle: Counted, lone: LoneTokens, rng: np.random.Generator, *, misfit: float = 0.0
 ) -> tuple[MultiHead, Jumps]:
     """One try of the claim keyhole/joint-heads: the sum of heads, not yet examined, and its steps.
+
+    Args:
+        oracle: the black box, counting.
+        lone: what lone tokens told.
+        rng: source of half circles and directions.
+        misfit: of the largest answer, what other heads may act beside those that switch.
 
     Raises:
         Unseparated: this half circle did not tell the heads apart; another may.
         Dependent: none will.
     """
     with oracle.phase("switches"):
-        seen = separate_heads(oracle, lone, rng)
+        seen = separate_heads(oracle, lone, rng, misfit=misfit)
     if seen.switches.heads > count_most_heads(oracle.width, len(lone.c)):
         raise Dependent("There are more heads than answers tell apart.")
     with oracle.phase("readouts"):
@@ -77,7 +83,7 @@ def recover_heads_jointly(
             seen.pairs, seen.switches, residual=seen.residual, even=not seen.biased, rng=rng
         )
     with oracle.phase("measure"):
-        scores, sizes = _choose_scores(oracle, lone, readouts, seen.sizes, rng)
+        scores, sizes = _choose_scores(oracle, lone, readouts, seen.sizes, misfit, rng)
         W, h = measure_score_matrices(scores, oracle.width, sizes, rng=rng)
     return assemble_model(lone, readouts, W, h), _place_jumps(seen.switches, W)
 
@@ -99,27 +105,32 @@ def _choose_scores(
     lone: LoneTokens,
     readouts: Readouts,
     sizes: ScoreSizes,
+    misfit: float,
     rng: np.random.Generator,
 ) -> tuple[Scores, ScoreSizes]:
     """What measures scores, and their sizes: one output shows few heads at a time, many all."""
     if len(lone.c) > 1:
         tokens = choose_token_groups(readouts.V, rng)
-        return JointScores(oracle, lone, tokens, readouts.V, readouts.idle), sizes
+        scores = JointScores(oracle, lone, tokens, readouts.V, readouts.idle)
+        scores.misfit = max(scores.misfit, misfit)
+        return scores, sizes
     idle = np.zeros(oracle.width) if readouts.idle is None else readouts.idle[:, 0]
     scores = DualTokens(SoftPairs(oracle, lone), readouts.V[:, :, 0], idle)
     scores.lengths = sizes.choose_lengths()
-    scores.check_unread()
+    scores.check_unread(misfit)
     return scores, scores.guess_sizes(sizes, rng)
 
 
-def separate_heads(oracle: Counted, lone: LoneTokens, rng: np.random.Generator) -> Separated:
+def separate_heads(
+    oracle: Counted, lone: LoneTokens, rng: np.random.Generator, *, misfit: float = 0.0
+) -> Separated:
     """Switches on a random half circle, and whether a residual or a score bias acts."""
     circle = HalfCircle.random(oracle.width, rng)
     scan = Scan(oracle, lone, circle)
     soft = SoftPairs(oracle, lone)
     y = rng.normal(size=oracle.width)
     g, product = find_soft_answer(soft, circle.x, y / np.linalg.norm(y), scan.ends)
-    scan.separate(g)
+    scan.separate(g, max(misfit, MISFIT))
     switches = scan.close()
     # At y = 0 only a score bias moves a softmax from the even mean.
     a, b = split_product(product)

@@ -40,6 +40,7 @@ class JointScores:
         tokens: groups of tokens x.
         V: read-outs of all heads but one with W = 0.
         idle: read-out of a head with W = 0; None where there is none.
+        misfit: of an answer, what no shares may explain.
     """
 
     oracle: Counted
@@ -47,6 +48,7 @@ class JointScores:
     tokens: TokenGroups
     V: Stack
     idle: Matrix | None
+    misfit: float = _MISFIT
     lengths: Lengths = field(default=Lengths(0.0, 1.0), init=False)
 
     @property
@@ -73,7 +75,7 @@ class JointScores:
         size = len(groups[0].X)
         rank = max(Q.shape[1] for Q in ranges)
         for count in range(max(1, -(-rank // size)), len(groups)):
-            drawn = [_draw_tokens(self.V.shape[1], count * size, rng) for _ in range(_CHOICES)]
+            drawn = [_draw_few_tokens(self.V.shape[1], count * size, rng) for _ in range(_CHOICES)]
             # Groups of the basis were chosen well, and one head among many may be unlucky.
             for _ in range(_CHOICES):
                 picked: list[int] = rng.permutation(len(groups) - 1)[:count].tolist()
@@ -134,12 +136,12 @@ class JointScores:
         shares = E @ group.reader / b[:, None]
         misfit = np.abs(E - (b[:, None] * shares) @ group.rows).max(axis=1)
         size = b * np.abs(group.rows).max() + np.abs(self.lone.answer(y)).max(axis=1)
-        if (misfit > _MISFIT * size).any():
+        if (misfit > self.misfit * size).any():
             raise Unseparated("An answer has a part that no shares of these heads explain.")
         return read_share_logits(shares.reshape(len(y), self.heads, len(group.X)))
 
 
-def _draw_tokens(width: int, count: int, rng: np.random.Generator) -> Matrix:
+def _draw_few_tokens(width: int, count: int, rng: np.random.Generator) -> Matrix:
     """Random orthonormal tokens."""
     return np.linalg.qr(rng.normal(size=(width, min(width, count))))[0].T
 

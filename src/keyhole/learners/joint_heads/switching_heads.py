@@ -29,7 +29,7 @@ from keyhole.oracles import Counted
 
 _GRID = 5  # angles asked first, both ends included
 _JUMP = 2.0**12  # roundings of G above which two values are two plateaus
-_MISFIT = 1e-9  # of the largest plateau: a part of a soft answer in no single jump
+MISFIT = 1e-9  # of the largest plateau: a part of a soft answer in no single jump
 _NARROW = 1e-5  # an interval in which two heads that switch are not told apart
 _FINE = 8e-3  # the same where outputs do not tell whether one head switches in an interval
 _ZERO = 1e-12  # of the largest singular value of steps: what is below is rounding
@@ -129,14 +129,18 @@ class Scan:
         sizes = (np.diff(self.values, axis=0)[changing] ** 2).sum(axis=1)
         return changing[[int(np.argmax(np.diff(self.angles)[changing] * sizes))]]
 
-    def explains(self, soft: Vector) -> bool:
-        """Whether a soft answer is a sum of shares of the steps seen."""
+    def explains(self, soft: Vector, misfit: float) -> bool:
+        """Whether a soft answer is a sum of shares of the steps seen, up to a misfit."""
         away = soft - self.values[0]
         shares = away @ np.linalg.pinv(self.steps, rcond=_ZERO)
-        return float(np.abs(away - shares @ self.steps).max()) <= _MISFIT * self.size
+        return float(np.abs(away - shares @ self.steps).max()) <= misfit * self.size
 
-    def separate(self, soft: Vector) -> None:
+    def separate(self, soft: Vector, misfit: float = MISFIT) -> None:
         """Halve intervals until every step is that of one head.
+
+        Args:
+            soft: a soft answer at the same x.
+            misfit: what may be left of it, of the largest plateau.
 
         Raises:
             Unseparated: two heads switch within one narrow interval, or nothing switches.
@@ -144,7 +148,7 @@ class Scan:
         outputs = self.values.shape[1]
         if len(self.changing) == 0:
             raise Unseparated("No head moves with the last token.")
-        while len(self.changing) < outputs and not self.explains(soft):
+        while len(self.changing) < outputs and not self.explains(soft, misfit):
             crowded = self._choose_crowded()
             if np.diff(self.angles)[crowded].max() <= _NARROW:
                 raise Unseparated("Two heads switch at the same last tokens.")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from keyhole.claims import Verdict
+from keyhole.claims import Check, Verdict
 from keyhole.identify import canonical_heads, head_freedom, matrix_rank
 from keyhole.identify.heads import count_bias_freedom
+from keyhole.learners.joint_heads.road import count_most_heads, plan_joint_queries
+from keyhole.learners.several_heads.heads_fit import count_soft_sequences
 from keyhole.models import Head, MultiHead
 
+PER_HEAD = 60  # queries to find a head, apart from those that grow with d
 RANK_SHARE = 1e-9  # of the largest singular value: what is below is rounding
 
 
@@ -60,3 +63,23 @@ def find_largest_rank(model: MultiHead | None) -> int | None:
     if model is None:
         return None
     return max((matrix_rank(W, RANK_SHARE) for W in canonical_heads(model).W), default=None)
+
+
+def promise_theorem(model: MultiHead, *, joint: bool, fits: int) -> tuple[str, Check, float]:
+    """The theorem of a run, what else it assumes, and how many queries it allows.
+
+    Args:
+        model: what was found.
+        joint: whether all read-outs were known before any score.
+        fits: how many models were fitted to further answers.
+    """
+    heads, d = model.W.shape[:2]
+    if joint:
+        most = count_most_heads(d, model.outputs)
+        few = Check("heads, of which outputs tell so many apart", heads, most)
+        planned = plan_joint_queries(d, model.outputs, heads, biased=True)
+        fitting = fits * count_soft_sequences(model)
+        return "keyhole/joint-heads", few, 1.2 * sum(planned.values()) + fitting + d + 50
+    allowed = heads * (d * d + 4 * d + PER_HEAD) + d + 200
+    fitted = Check("models fitted to further answers", fits, 0.0)
+    return "keyhole/saturate-and-isolate", fitted, allowed

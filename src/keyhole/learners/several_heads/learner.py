@@ -16,10 +16,10 @@ from keyhole.errors import InvalidInput
 from keyhole.identify import head_freedom
 from keyhole.learners.base import Plan, Recovery
 from keyhole.learners.joint_heads.road import count_most_heads, plan_joint_queries
+from keyhole.learners.several_heads.heads_account import PER_HEAD
 from keyhole.learners.several_heads.session import (
     ATTEMPTS,
     JOINT_ATTEMPTS,
-    PER_HEAD,
     PROBES,
     SeveralHeadsSession,
 )

@@ -18,11 +18,7 @@ from keyhole.learners.joint_heads.hard_pairs import (
     Unseparated,
     read_lone_tokens,
 )
-from keyhole.learners.joint_heads.road import (
-    count_most_heads,
-    plan_joint_queries,
-    recover_heads_jointly,
-)
+from keyhole.learners.joint_heads.road import recover_heads_jointly
 from keyhole.learners.several_heads.coinciding import Family
 from keyhole.learners.several_heads.families import fit_families, recover_coinciding_heads
 from keyhole.learners.several_heads.heads_account import (
@@ -30,15 +26,16 @@ from keyhole.learners.several_heads.heads_account import (
     describe_determined_heads,
     explain_heads_found,
     find_largest_rank,
+    promise_theorem,
 )
 from keyhole.learners.several_heads.heads_fit import (
-    count_soft_sequences,
     is_small_model,
     keep_acting_heads,
     polish_heads,
 )
 from keyhole.learners.several_heads.last_column import measure_heads
 from keyhole.learners.several_heads.mirror_pairs import add_unseen_pair
+from keyhole.learners.several_heads.opposed_pair import find_opposed_pair
 from keyhole.learners.several_heads.pairs import (
     Pairs,
     Unresolved,
@@ -72,11 +69,12 @@ ATTEMPTS = (_EXACT, _EXACT, _ROUGH, _EXACT, _ROUGH, _ROUGH, _MERGE)
 _HARD = 2.0**46  # over the scale at which the steepest head begins to act
 _COARSE = 2.0**24  # the same in the last attempt: heads that are nearly equal become one
 PROBES = 4
-PER_HEAD = 60  # queries to find a head, apart from those that grow with d
 _PAIR = 2
 _ALMOST = 0.1  # relative disagreement that Gauss-Newton may mend
 _WELL = 0.25  # of the tolerance
 _FINE = 2.0**20  # roundings within which a model agrees closely, tokens stretched included
+_OPPOSED = 3  # searches for a pair that no plateau shows
+_BESIDE = 0.02  # of answers, what such a pair may act beside the others
 _AGAIN = 2  # searches for heads that coincide, behind a model that is right but not as closely
 _FAINT = 2.0**20  # roundings of the largest read-out within which another may be none
 _UNRESOLVED = Ending(status=Status.UNRESOLVED)
@@ -106,6 +104,8 @@ class SeveralHeadsSession:
                 lone = read_lone_tokens(self.oracle)
             if self._recover_jointly(lone, measuring, checking):
                 return self._conclude_examined()
+            self.joint = False
+            self.failed = 0
             # Isolation reads one score at a time, and mends no model too large to be fitted.
             if self._is_near_miss(lone):
                 return self._conclude_refused()
@@ -121,8 +121,7 @@ class SeveralHeadsSession:
 
     def _end_spent(self) -> Recovery[MultiHead]:
         """The end of a budget, or of the learner's own cap."""
-        own = self.cap.spent >= self.cap.budget
-        return self._conclude(_UNRESOLVED if own else SPENT)
+        return self._conclude(_UNRESOLVED if self.cap.spent >= self.cap.budget else SPENT)
 
     def _recover_jointly(
         self, lone: LoneTokens, measuring: np.random.Generator, checking: np.random.Generator
@@ -138,15 +137,25 @@ class SeveralHeadsSession:
             try:
                 model, self.jumps = recover_heads_jointly(self.oracle, lone, measuring)
             except Dependent:
-                break
+                return False
             except Unseparated:
                 self.failed += 1
                 continue
             if self._confirm_polished(model, measuring, checking):
                 return True
             self.failed += 1
-        self.joint = False
-        self.failed = 0
+        return self._recover_opposed(lone, measuring, checking)
+
+    def _recover_opposed(
+        self, lone: LoneTokens, rng: np.random.Generator, checking: np.random.Generator
+    ) -> bool:
+        """Whether a pair of nearly equal heads was found that no plateau shows, beside others."""
+        for _ in range(_OPPOSED):
+            with suppress(Unseparated, Unresolved):
+                others, self.jumps = recover_heads_jointly(self.oracle, lone, rng, misfit=_BESIDE)
+                model = find_opposed_pair(self.oracle, lone, others, rng)
+                if self._confirm_model(model, checking):
+                    return True
         return False
 
     def _confirm_polished(
@@ -382,17 +391,7 @@ class SeveralHeadsSession:
         )
 
     def _promise(self, model: MultiHead) -> tuple[str, Check, float]:
-        """The theorem of this run, what else it assumes, and how many queries it allows."""
-        heads, d = model.W.shape[:2]
-        if self.joint:
-            most = count_most_heads(d, model.outputs)
-            few = Check("heads, of which outputs tell so many apart", heads, most)
-            planned = plan_joint_queries(d, model.outputs, heads, biased=True)
-            fitting = self.fits * count_soft_sequences(model)
-            return "keyhole/joint-heads", few, 1.2 * sum(planned.values()) + fitting + d + 50
-        allowed = heads * (d * d + 4 * d + PER_HEAD) + d + 200
-        fitted = Check("models fitted to further answers", self.fits, 0.0)
-        return "keyhole/saturate-and-isolate", fitted, allowed
+        return promise_theorem(model, joint=self.joint, fits=self.fits)
 
     @property
     def tolerance(self) -> float:
