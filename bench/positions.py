@@ -1,7 +1,7 @@
 """Attention layers as they are built: queries beside the counting limit, errors, successes.
 
 Run: python bench/positions.py [--seeds 20] [--first 500] [--only grouped] [--answers f32]
-    [--untold] [--longest 64]
+    [--untold] [--longest 64] [--biases 1.8]
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from keyhole.oracles.limits import Sized
 
 DISPLACEMENTS = 32
 PLACES = 8  # absolute positions
+USUAL_BIAS = 0.3  # standard deviation
 GOALS = {"f64": 1e-9, "f32": 1e-4}
 VERDICTS = {"f64": Verdict.EXACT, "f32": Verdict.WITHIN_TOLERANCE}
 
@@ -151,8 +152,19 @@ def open_target(truth: AttentionLayer, answers: str, longest: int | None) -> Ora
     return target if longest is None else Sized(target, (1, longest))
 
 
+def scale_biases(layer: AttentionLayer, times: float) -> AttentionLayer:
+    """The layer with biases of queries, keys and values so many times as large."""
+    known = {name: getattr(layer, name) for name in ("bq", "bk", "bv")}
+    return replace(layer, **{name: times * b for name, b in known.items() if b is not None})
+
+
 def run_cell(
-    cell: Cell, seeds: range, answers: str, untold: bool, longest: int | None = None
+    cell: Cell,
+    seeds: range,
+    answers: str,
+    untold: bool,
+    longest: int | None = None,
+    biases: float = USUAL_BIAS,
 ) -> None:
     """Recover one layer per seed and print the row."""
     errors, asked, verified = [], [], 0
@@ -168,6 +180,7 @@ def run_cell(
             displacements=cell.count_places(untold),
             rng=truth_rng,
         )
+        truth = scale_biases(truth, biases / USUAL_BIAS)
         target = open_target(truth, answers, longest)
         found = recover(cell, target, rng, untold)
         verified += found.verdict is VERDICTS[answers]
@@ -197,6 +210,7 @@ def main() -> None:
     parser.add_argument("--untold", action="store_true", help="auto, of which nothing is told")
     parser.add_argument("--answers", default="f64", choices=list(GOALS))
     parser.add_argument("--longest", type=int, help="longest sequence that may be asked")
+    parser.add_argument("--biases", type=float, default=USUAL_BIAS, help="their size")
     given = parser.parse_args()
     goal = f"{VERDICTS[given.answers].name}, error <= {GOALS[given.answers]:g}"
     print(f"| layer | d, H | {goal} | error | queries | limit | ratio | CPU s |")
@@ -204,7 +218,7 @@ def main() -> None:
     for cell in list_cells():
         if given.only in cell.name and given.width in (0, cell.width):
             seeds = range(given.first, given.first + given.seeds)
-            run_cell(cell, seeds, given.answers, given.untold, given.longest)
+            run_cell(cell, seeds, given.answers, given.untold, given.longest, given.biases)
 
 
 if __name__ == "__main__":

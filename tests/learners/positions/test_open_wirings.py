@@ -19,6 +19,7 @@ from keyhole.learners.positions.question_design import (
 )
 from keyhole.learners.verifying.examination import Ruler, examine_model
 from keyhole.oracles import Counted
+from keyhole.oracles.limits import Sized
 from support.seeds import ALL, few
 
 WIRINGS = {
@@ -175,9 +176,9 @@ NORMED = replace(SINKS, sinks=False, qk_norm=True)
 def test_normed_queries_and_keys_are_named_within_300_questions(groups, told):
     for seed in few(4):
         truth = random_layer(16, heads=4, wiring=replace(NORMED, groups=groups), rng=seed)
-        found = keyhole.learn(Bare(truth), wiring=told, rng=seed + 60)
+        found = WiredLayer(told).run(Local(truth), rng=np.random.default_rng(seed + 60))
         assert found.verdict is Verdict.UNVERIFIED
-        assert "queries and keys have a norm of their own" in found.sentence
+        assert "queries and keys have a norm of their own" in found.detail
         assert found.ledger.total().sequences <= 300
 
 
@@ -192,3 +193,33 @@ def test_scores_that_are_products_are_not_called_normed(scale):
             ball = NormBall.of(16, wiring.norm, wiring.eps or 0.0)
             asking = Asking(Local(layer), ball, bool(wiring.residual))
             assert name == "absolute" or not are_scores_normed(asking, rng=rng)
+
+
+class Short(Bare):
+    """A layer that fails on a sequence of 65 tokens."""
+
+    def __call__(self, X):
+        assert X.shape[1] <= 64, "a sequence was longer than declared"
+        return self.layer(X)
+
+
+SHORT = {
+    **{name: wiring for name, (wiring, _) in WIRINGS.items()},
+    "groups": replace(SINKS, sinks=False, groups=2),
+    "sinks": SINKS,
+    "normed queries and keys": replace(SINKS, sinks=False, qk_norm=True),
+    "wide heads": replace(SINKS, sinks=False),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("told", [True, False])
+def test_declared_lengths_are_kept_by_every_learner_of_positions(name, told):
+    wiring = SHORT[name]
+    heads, rank = (3, 6) if name == "wide heads" else (2, 4)
+    truth = random_layer(8, heads=heads, rank=rank, wiring=wiring, rng=41)
+    hint = replace(wiring, qk_norm=False, groups=None) if told else None
+    learner = WiredLayer(hint, displacements=16)
+    found = learner.run(Sized(Local(Short(truth)), (1, 64)), rng=np.random.default_rng(42))
+    assert found.verdict in (Verdict.EXACT, Verdict.UNVERIFIED)
+    assert found.detail

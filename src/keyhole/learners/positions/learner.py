@@ -371,8 +371,8 @@ _UNSHARED = (
     " another wiring than was told."
 )
 _NORMED = (
-    "Scores keep their size when tokens are made smaller: queries and keys have a norm of their own"
-    " (--qk-norm), which is modelled but not learned."
+    "Scores keep their size when tokens are made smaller, as where queries and keys have a norm of"
+    " their own (--qk-norm), which is modelled but not learned, or where a layer stands before."
 )
 _TOO_SHORT = "Sinks are told from sequences of 256 tokens and more; allow them with --lengths."
 _UNPLACED = "No vector that is added to a lone token before its norm explains the answers."
