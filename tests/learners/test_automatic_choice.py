@@ -1,5 +1,7 @@
 """What `auto` says of any target: every question counted, no verdict that its own answers deny."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,18 @@ def test_the_ledger_has_every_question_wherever_the_budget_ends(name, wrapper):
         recovery = learn(oracle, rng=np.random.default_rng(budget), budget=budget)
         counted = recovery.ledger.total().sequences
         assert counted == target.asked <= budget, (budget, recovery.sentence)
+
+
+def test_a_spent_budget_is_told_once_and_what_would_do_for_a_head_is_enough():
+    head = Head.random(12, rng=np.random.default_rng(0))
+    short = learn(Local(head), rng=np.random.default_rng(0), budget=60)
+    assert short.verdict is Verdict.BUDGET_SPENT
+    assert short.sentence.count("budget") == 1
+    foreseen = re.search(r"About ([0-9,]+) queries are foreseen", short.sentence)
+    assert foreseen is not None
+    enough = int(foreseen[1].replace(",", ""))
+    again = learn(Local(head), rng=np.random.default_rng(0), budget=enough)
+    assert again.verdict is Verdict.EXACT
 
 
 # --- what the run was answered ------------------------------------------------------------------

@@ -341,7 +341,9 @@ class Recovery(Face, Generic[M]):
     def sentence(self) -> str:
         """Status and verdict in words, and what was recognised."""
         seen = "" if self.recognised is None else self.recognised.sentence
-        parts = (self.status.value, self.verdict.value, self.detail, seen)
+        # Both say of a spent budget that it is spent.
+        verdict = "" if self.status.name == self.verdict.name else self.verdict.value
+        parts = (self.status.value, verdict, self.detail, seen)
         return " ".join(part for part in parts if part)
 
     def unwrap(self) -> M:

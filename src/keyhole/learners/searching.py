@@ -118,13 +118,23 @@ class Search:
         ]
         parts = [best.detail, self._describe_seen()]
         if not _is_decided(best):
-            parts += [f"It was tried as {name}.", *others, self.seen.advice]
+            parts += [f"It was tried as {name}.", *others, self._advise(name, best)]
             # What a learner of steady answers says of scattered ones is no reason.
             if self.seen.label == "non-deterministic":
                 best = reopen(best, Status.INCONSISTENT, "")
         detail = " ".join(part for part in parts if part)
         seen = self._hedge_seen() if best.verdict.verified else self.seen
         return replace(best, detail=detail, ledger=self._add_costs(name), recognised=seen)
+
+    def _advise(self, name: str, best: Recovery[Any]) -> str:
+        """What to try next; of a budget that ran out, how large it should be."""
+        if best.verdict is not Verdict.BUDGET_SPENT:
+            return self.seen.advice
+        plan = make_learner(name, self.hints).plan(
+            self.target.width, outputs=self.target.outputs or 1
+        )
+        foreseen = plan.queries + self.seen.ledger.total().sequences
+        return f"About {foreseen:,} queries are foreseen; a run that was kept goes on where it was."
 
     def _hedge_seen(self) -> Recognition:
         """The recognition; what errors let a few answers look like is not said as a fact."""

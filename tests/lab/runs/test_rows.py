@@ -69,6 +69,18 @@ def test_a_recovery_is_told_in_full():
     }
 
 
+def test_gaps_within_declared_errors_are_no_share_of_shorter_tokens():
+    fresh = FreshError(max=4.86e-4, relative=37528.6, sequences=160)
+    noisy = structs.replace(RECOVERED, verdict="WITHIN_TOLERANCE", fresh_error=fresh)
+    told = dict(list_recovery_rows(noisy))["fresh error"]
+    assert (
+        told == "4.9e-4 at most, over 160 fresh sequences, as declared errors and rounding explain"
+    )
+    wrong = structs.replace(noisy, verdict="UNVERIFIED")
+    told = dict(list_recovery_rows(wrong))["fresh error"]
+    assert told == "37,529 of the token values, over 160 fresh sequences"
+
+
 WITNESS = WitnessRecord(
     rule="order",
     questions=[[[0.0], [1.0]], [[1.0], [0.0]]],

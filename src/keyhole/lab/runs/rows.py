@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from keyhole.claims import Basis
+from keyhole.claims import Basis, Verdict
 from keyhole.drawing.html import format_number, format_seconds
 from keyhole.lab.runs.other_records import Landing
 from keyhole.lab.runs.record_parts import (
@@ -30,6 +30,7 @@ from keyhole.lab.runs.recovery_records import (
 from keyhole.lab.runs.task_records import BoundRecord, BuildRecord, LengthErrors, TrainRecord
 
 Rows = Iterator[tuple[str, str]]
+_SHARE = 1e-3  # of token values: a gap that is no longer told as a share of them
 
 
 def count_fewest_queries(record: RecoveryRecord) -> int | None:
@@ -65,7 +66,7 @@ def list_recovery_rows(record: RecoveryRecord) -> Rows:
                 f" {count_learning_queries(record):,} were asked, verification apart"
             ),
         )
-    yield from list_fresh_error_rows(record.fresh_error)
+    yield from list_fresh_error_rows(record.fresh_error, record.verdict)
     yield from list_examined_rows(record.examined)
     if record.error_bar is not None:
         yield "error bar", f"{format_number(record.error_bar)} of W, relative"
@@ -132,16 +133,17 @@ def _list_class_rows(record: RecoveryRecord) -> Rows:
         yield "sizes", ", ".join(sizes)
 
 
-def list_fresh_error_rows(fresh: FreshError | None) -> Rows:
+def list_fresh_error_rows(fresh: FreshError | None, verdict: str) -> Rows:
     """Agreement on fresh queries, where there were any."""
-    if fresh is not None:
-        yield (
-            "fresh error",
-            (
-                f"{format_number(fresh.relative)} of the token values, over"
-                f" {fresh.sequences:,} fresh sequences"
-            ),
-        )
+    if fresh is None:
+        return
+    asked = f"over {fresh.sequences:,} fresh sequences"
+    # Short tokens are less than declared errors, which no share of them tells.
+    if verdict == Verdict.WITHIN_TOLERANCE.name and (fresh.relative or 0) >= _SHARE:
+        largest = format_number(fresh.max)
+        yield "fresh error", f"{largest} at most, {asked}, as declared errors and rounding explain"
+    else:
+        yield "fresh error", f"{format_number(fresh.relative)} of the token values, {asked}"
 
 
 def list_examined_rows(examined: ExaminedRecord | None) -> Rows:

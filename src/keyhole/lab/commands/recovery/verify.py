@@ -148,7 +148,7 @@ def _verify_copy(
         target=job.target,
         model=job.model,
     )
-    rows = (("verdict", data.verdict), *list_fresh_error_rows(data.fresh_error))
+    rows = (("verdict", data.verdict), *list_fresh_error_rows(data.fresh_error, data.verdict))
     return Record(data, choose_exit_code(data.verdict), rows)
 
 
@@ -172,7 +172,7 @@ def _verify_model(
     )
     rows = (
         ("verdict", data.verdict),
-        *list_fresh_error_rows(data.fresh_error),
+        *list_fresh_error_rows(data.fresh_error, data.verdict),
         *list_examined_rows(data.examined),
     )
     return Record(data, choose_exit_code(data.verdict), rows)
