@@ -7,8 +7,13 @@ import sys
 import time
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
+from keyhole.errors import OutOfTime
+from keyhole.learners.blocks.unit_reads import fit_shapes
+from keyhole.learners.fitting import solve_whole_step
+from keyhole.oracles.own_time import Stopwatch, bound_own_work
 from support.fault_proxy import Proxy
 from support.faults import BREAKS
 from support.served_head import serving
@@ -94,3 +99,47 @@ def test_own_work_is_bounded_and_the_record_says_by_how_much(keyhole, tmp_path):
     ran = keyhole("learn", "target:rough", "--out", "run", "--max-seconds", 1, "--json")
     assert (ran.code, ran.json["status"], ran.json["max_seconds"]) == (3, "OUT_OF_TIME", 1.0)
     assert time.monotonic() - began < 10
+
+
+def test_the_fit_of_a_wide_head_ends_with_the_time(keyhole, tmp_path):
+    """It takes seconds in which nothing is asked."""
+    made = ("--width", 64, "--heads", 4, "--positions", "rope", "--out", "wide.safetensors")
+    assert keyhole("sample", "layer", *made).code == 0
+    ran = keyhole("learn", "wide.safetensors", "--out", "run", "--max-seconds", 0.7, "--json")
+    assert (ran.code, ran.json["status"]) == (3, "OUT_OF_TIME")
+    assert ran.json["seconds"]["total"] < 4
+
+
+class Products:
+    """Derivatives that are one matrix."""
+
+    def __init__(self, matrix):
+        self.matrix = matrix
+
+    def forward(self, step):
+        return self.matrix @ step["C"]
+
+    def backward(self, left):
+        return {"C": self.matrix.T @ left}
+
+    def lengths(self):
+        return {"C": np.ones((self.matrix.shape[1], 1))}
+
+
+def solve_whole(rng):
+    solve_whole_step(
+        Products(rng.normal(size=(60, 40))), rng.normal(size=(60, 1)), ("C",), iterations=600
+    )
+
+
+def fit_many_curves(rng):
+    t = rng.normal(size=(40, 7))
+    fit_shapes(t, np.tanh(t + 0.3), lambda z: (np.tanh(z), 1 - np.tanh(z) ** 2), np.ones(1))
+
+
+@pytest.mark.parametrize("work", [solve_whole, fit_many_curves])
+def test_long_steps_of_learners_look_at_the_clock_on_their_way(work):
+    """Each takes seconds at the sizes of real layers. The clock goes on when it is looked at."""
+    looks = iter(range(1000))
+    with pytest.raises(OutOfTime), bound_own_work(Stopwatch(3, clock=lambda: next(looks))):
+        work(np.random.default_rng(0))

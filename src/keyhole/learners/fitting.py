@@ -143,9 +143,13 @@ def solve_whole_step(
     def pack(step: dict[str, Array]) -> Vector:
         return np.concatenate([(step[name] / lengths[name]).ravel() for name in parts])
 
+    def multiply(vector: Vector) -> Vector:
+        check_own_time()
+        return slopes.forward(unpack(np.asarray(vector).ravel())).ravel()
+
     operator: Any = LinearOperator(
         (left.size, int(ends[-1])),
-        matvec=lambda v: slopes.forward(unpack(np.asarray(v).ravel())).ravel(),
+        matvec=multiply,
         rmatvec=lambda v: pack(slopes.backward(np.asarray(v).reshape(left.shape))),
         dtype=np.float64,
     )

@@ -101,6 +101,7 @@ class LoneFit:
         """The constant before the second norm, all else as it is."""
         cost = self._measure_constant(held)
         for _ in range(30):
+            check_own_time()
             norm, phi, slope = self._bend(held)
             left = self.answers - self.n @ held.M.T - held.T - phi @ held.D
             G = self._slope_outputs(held, norm, slope)

@@ -55,6 +55,7 @@ def _draw_starts(space: Array, found: Matrix, count: int, rng: np.random.Generat
 def _climb(space: Array, w: Matrix, steps: int) -> Matrix:
     flat = space.reshape(len(space), -1)
     for _ in range(steps):
+        check_own_time()
         shares = np.einsum("bi,bj->bij", w, w).reshape(len(w), -1) @ flat.T
         moved = np.einsum("bij,bj->bi", (shares @ flat).reshape(-1, *space.shape[1:]), w)
         w = moved / linalg.norm(moved, axis=1, keepdims=True)
@@ -76,6 +77,7 @@ def _sharpen(basis: Matrix, w: Matrix, steps: int = 6) -> Matrix:
     _, _, Vt = linalg.svd(basis, full_matrices=True)
     outside = unflatten_symmetric(Vt[len(basis) :], m)
     for _ in range(steps):
+        check_own_time()
         J = np.einsum("kij,bj->bki", outside, w)
         left = np.einsum("bki,bi->bk", J, w)
         tangent = np.eye(m) - w[:, :, None] * w[:, None, :]

@@ -19,6 +19,7 @@ from keyhole.learners.blocks.far_tokens import FarTokens
 from keyhole.learners.blocks.solving import linalg
 from keyhole.learners.blocks.unit_slices import STEP, Slices, flatten_symmetric, follow_sphere
 from keyhole.models.last_token.even_parts import EVEN_PARTS, EvenPart, Pair
+from keyhole.oracles.own_time import check_own_time
 
 ANGLE = 0.9
 READ_POINTS = 24
@@ -176,6 +177,7 @@ def fit_shapes(t: Matrix, a: Matrix, shape: Shape, lengths: Vector) -> Matrix:
 
 
 def _fit_curve(t: Vector, a: Vector, s: Vector, beta: Vector, curve: Shape) -> Vector:
+    check_own_time()
     shape = curve(s[:, None] * t + beta[:, None])[0]
     along = (shape @ a) / np.maximum(np.sum(shape**2, axis=1), 1e-300)
     left = linalg.norm(a - along[:, None] * shape, axis=1)

@@ -15,6 +15,7 @@ from keyhole._arrays import Array, Matrix, PerSequence, Sequences, Stack, Vector
 from keyhole.learners.several_heads.heads_fit import differentiate_answers
 from keyhole.learners.several_heads.pairs import Unresolved
 from keyhole.models import MultiHead
+from keyhole.oracles.own_time import check_own_time
 
 _STEPS = 40
 _DAMPINGS = (0.0, 1e-6, 1e-4, 1e-2, 1.0, 100.0)  # of the diagonal, tried in turn
@@ -62,6 +63,7 @@ def fit_noisy_heads(model: MultiHead, asked: Asked, deviation: float) -> FittedH
     model = MultiHead(model.W, model.V, None, c)
     misfit = _subtract_model(model, asked)
     for _ in range(_STEPS):
+        check_own_time()
         J = _differentiate_sums(model, asked)
         normal, along = J.T @ J, J.T @ misfit
         tried = [_step(model, normal, along, damping) for damping in _DAMPINGS]

@@ -18,6 +18,7 @@ import numpy as np
 from keyhole._arrays import Matrix, Vector, pin_one_thread, rms
 from keyhole.learners.networks.kinks import Ask
 from keyhole.models import AbsAffine
+from keyhole.oracles.own_time import check_own_time
 
 _FIRST = 2.0**20  # how far from a hyperplane its lines are first read
 _REACH = 2.0**12  # how far along the hyperplane, beside that
@@ -81,6 +82,7 @@ def settle_offsets(units: AbsAffine, x: Matrix, y: Matrix) -> tuple[AbsAffine, M
     left = rms(y - units.points(x))
     with pin_one_thread():
         for _ in range(_STEPS):
+            check_own_time()
             rest = (y - units.points(x)).ravel()
             solved = np.linalg.lstsq(differentiate_by_offsets(units, x), rest, rcond=None)[0]
             step = np.asarray(solved, dtype=np.float64)

@@ -26,6 +26,7 @@ from keyhole.learners.networks.normal_form_fit import (
     fit_parameters,
 )
 from keyhole.models import AbsAffine
+from keyhole.oracles.own_time import check_own_time
 
 LARGEST = 800  # parameters at most; beyond, fits take too long
 _DRAWS = 600
@@ -94,6 +95,7 @@ class Growing:
         history: list[float] = []
         model, left = self._fit(model, 1e-4)
         while not self.is_explained(model, left) and stuck < _STUCK and model.hidden < self.most:
+            check_own_time()
             size = count_parameters(model.width, hidden=model.hidden + 1, outputs=model.outputs)
             if size > LARGEST or self.work > _WORK:
                 break

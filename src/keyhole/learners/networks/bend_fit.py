@@ -17,6 +17,7 @@ import numpy as np
 
 from keyhole._arrays import Indices, Matrix, Vector, rms
 from keyhole.learners.networks.kinks import Bends, Line, Noise
+from keyhole.oracles.own_time import check_own_time
 
 _CLOSER = 3  # rounds of samples in regions whose slope is poorly known
 _DOUBT = 5e4  # how poorly: error beside the typical jump, in units of the rounding
@@ -179,6 +180,7 @@ def refine_bends(line: Line, noise: Noise, t: Vector, places: Vector, values: Ma
         return _fit_straight(line, noise, places, values)
     fit = _fit_values(t, places, values, weight)
     for _ in range(_STEPS):
+        check_own_time()
         step = fit.solve_kinks(fit.pull[:, None])[:, 0]
         gain = float(fit.pull @ step)
         t = np.sort(t + step)

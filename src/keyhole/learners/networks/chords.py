@@ -33,6 +33,7 @@ from keyhole.learners.networks.pair_search import resolve_segment
 from keyhole.learners.networks.parallel import join_hyperplanes
 from keyhole.learners.networks.polish import Again, measure_both_sides, replace_hyperplanes
 from keyhole.models import AbsAffine
+from keyhole.oracles.own_time import check_own_time
 
 _START = 3e-4  # length of steps round the first point, beside the radius
 _STEP = 0.005  # of the mean distance between the kinks of a chord: the longest step across it
@@ -177,6 +178,7 @@ class Peeling:
         quiet = failures = 0
         with pin_one_thread(), np.errstate(all="ignore"):
             for _ in range(64 + 4 * self.most):
+                check_own_time()
                 errors = self.errors()
                 if errors.max() > self.missing:
                     quiet = 0

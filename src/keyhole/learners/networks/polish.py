@@ -25,6 +25,7 @@ from keyhole._arrays import Indices, Mask, Matrix, Vector
 from keyhole.learners.networks.jacobians import Found, Survey, assemble_hyperplanes
 from keyhole.learners.networks.kinks import Ask
 from keyhole.models import AbsAffine
+from keyhole.oracles.own_time import check_own_time
 
 _TRIES = 192  # places of a hyperplane, the best of which is climbed from
 _CLIMBS = 24
@@ -64,6 +65,7 @@ def _climb_margin(
         return x, float(_measure_reach(x[None], radius)[0])
     margin = float(np.abs(N @ x - T).min())
     for _ in range(_CLIMBS):
+        check_own_time()
         offset = N @ x - T
         near = int(np.argmin(np.abs(offset)))
         away = np.sign(offset[near]) * (N[near] - (N[near] @ n) * n)

@@ -19,6 +19,7 @@ import numpy as np
 from keyhole._arrays import EPS, Matrix, Stack, Vector, rms, softmax
 from keyhole.models import AbsAffine, Head, OneLayer
 from keyhole.models.transformer import Network
+from keyhole.oracles.own_time import check_own_time
 
 _STEPS = 3
 _MOST_NUMBERS = 1200  # of W and h, beyond which a dense solve takes too long
@@ -44,6 +45,7 @@ def refine_scores(
     asked = _choose_answers(kept, _EACH * numbers, rng)
     best, misfit = model, _measure_misfit(model, asked)
     for _ in range(_STEPS):
+        check_own_time()
         candidate = _take_step(best, asked)
         now = _measure_misfit(candidate, asked)
         if not np.linalg.norm(now) < 0.9 * np.linalg.norm(misfit):

@@ -17,6 +17,7 @@ import numpy as np
 from keyhole._arrays import EPS, Array, Mask, Matrix, Stack, Vector
 from keyhole.learners.positions.placed import Placed
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
+from keyhole.oracles.own_time import check_own_time
 
 _STEPS = 25
 DAMPING = 1e-11
@@ -91,6 +92,7 @@ def fit_head(
     trail = [left]
     near = max(_NEAR, _NEAR_ROUNDINGS * roundoff)
     for _ in range(_STEPS):
+        check_own_time()
         step = fit.choose_step(scores, *parts)
         moved = fit.find_lower(scores, step, left)
         if moved is None:

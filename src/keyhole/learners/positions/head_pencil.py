@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Matrix, Vector
+from keyhole.oracles.own_time import check_own_time
 
 _LEAST_RATIO = 3.0  # of the gap between clusters to their width
 _SHARE = 0.1  # of the largest such ratio
@@ -147,6 +148,7 @@ def sharpen_head(
     fit = _MoveFit(moves, M, rank, cap)
     current = fit.decompose(beta, slope)
     for _ in range(steps):
+        check_own_time()
         step = fit.choose_step(beta, slope, *current)
         cost = fit.measure(current[1])
         for share in 0.4 ** np.arange(8):

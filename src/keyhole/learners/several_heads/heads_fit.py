@@ -19,6 +19,7 @@ from keyhole.learners.verifying.informative_scales import choose_token_scales
 from keyhole.learners.verifying.questions import shorten_to_bound
 from keyhole.models import Head, MultiHead
 from keyhole.oracles import Counted
+from keyhole.oracles.own_time import check_own_time
 
 LARGEST = 1200  # parameters; beyond that the dense step is slow
 _LENGTHS = (2, 3, 4, 6)
@@ -101,6 +102,7 @@ def _descend(
     for _ in range(_STEPS):
         steps = _Steps.at(best, asked, misfit, anchor)
         for damping in dampings:
+            check_own_time()
             candidate = steps.take(damping)
             now = _measure_misfit(candidate, asked, anchor)
             if np.linalg.norm(now) < 0.9 * np.linalg.norm(misfit):

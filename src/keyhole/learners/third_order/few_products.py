@@ -16,6 +16,7 @@ import numpy as np
 
 from keyhole._arrays import Array, Indices, Matrix, Vector
 from keyhole.learners.third_order.score_table import ScoreTable
+from keyhole.oracles.own_time import check_own_time
 
 _COMPLEX = 1e-6  # imaginary parts of eigenvalues, beside their size, that are not rounding
 _STEPS = 8
@@ -142,6 +143,7 @@ def _polish_products(start: Products, T: Array, left_over: float) -> Products | 
     rows = np.arange(len(y))[:, None]
     columns: Indices = np.arange(int(rank), dtype=np.intp)[None]
     for _ in range(_STEPS):
+        check_own_time()
         left: Vector = entries - np.sum(Q[y] * K1[a] * K2[b], axis=1)
         slopes = np.zeros((len(y), 3, d, rank))
         slopes[rows, 0, y[:, None], columns] = K1[a] * K2[b]

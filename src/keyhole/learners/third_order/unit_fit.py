@@ -14,6 +14,7 @@ import numpy as np
 from keyhole._arrays import Array, Matrix, Stack, Vector, softmax
 from keyhole.models import TensorAttention
 from keyhole.models.layers.tensor_row import TensorRow
+from keyhole.oracles.own_time import check_own_time
 
 _STEPS = 6
 
@@ -38,6 +39,7 @@ def refine_unit(row: TensorRow, X: Stack, answers: Matrix, *, keys: bool) -> Ten
     unit = row.unit
     best, least = unit, float(np.abs(row(X) - answers).max())
     for _ in range(_STEPS):
+        check_own_time()
         slopes = _differentiate(unit, X, keys)
         left = (answers - slopes.answers).ravel()
         # A factor that moves between columns changes nothing: the shortest step leaves it alone.

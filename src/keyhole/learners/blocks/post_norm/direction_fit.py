@@ -111,6 +111,7 @@ class DirectionFit:
         b, damping = np.zeros(len(K)), 1e-3
         left, J = leave_directions(self.model.turn(behind, x @ K.T + b), phi)
         for _ in range(40):
+            check_own_time()
             cost = float(linalg.norm(left))
             N = np.einsum("poa,pob->ab", J, J)
             N += damping * np.diag(np.diag(N))

@@ -25,6 +25,7 @@ from keyhole.learners.blocks.post_norm.direction_fit import TokenMap, TokenModel
 from keyhole.learners.blocks.post_norm.locks import FrontMaps
 from keyhole.learners.blocks.post_norm.token_sphere import TokenSphere
 from keyhole.learners.blocks.solving import linalg
+from keyhole.oracles.own_time import check_own_time
 
 _STEPS = 30
 _SOLVED = 1e-6  # what weights that were found may leave
@@ -111,6 +112,7 @@ class WeightReader:
         cost: Vector = linalg.norm(left, axis=1)
         damping = np.full(count, 1e-4)
         for _ in range(_STEPS):
+            check_own_time()
             N = J.swapaxes(1, 2) @ J
             N += (damping[:, None] * np.einsum("pii->pi", N) + 1e-300)[..., None] * np.eye(
                 N.shape[1]

@@ -23,6 +23,7 @@ from keyhole.learners.positions.head_fit import (
 )
 from keyhole.learners.positions.placed import Placed
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
+from keyhole.oracles.own_time import check_own_time
 
 _STEPS = 40
 _FIRST_DAMPING = 1e-6
@@ -64,6 +65,7 @@ def fit_heads(start: list[HeadScores], questions: list[Placed], form: ScoreForm)
     state, damping = fit.decompose(start), _FIRST_DAMPING
     trail = [state.left]
     for _ in range(_STEPS):
+        check_own_time()
         step = fit.choose_step(state, damping)
         moved = fit.decompose(fit.move(state.scores, step))
         # What is no number is no progress either.
