@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,8 @@ from keyhole.claims import Verdict
 from keyhole.errors import InvalidInput, OutOfTime
 from keyhole.learners.base import Learner, LearnerOf, M, Plan, Recovery, Status
 from keyhole.learners.planning import (
+    bound_block_search,
+    list_block_learners,
     plan_named_learner,
     plan_search,
 )
@@ -34,7 +36,7 @@ from keyhole.learners.registry import (
     list_imperfections,
     make_learner,
 )
-from keyhole.learners.searching import Search, run_within_plan
+from keyhole.learners.searching import Search, run_within_plan, search_further
 from keyhole.learners.verifying.ending import (
     Account,
     Ending,
@@ -140,6 +142,9 @@ def plan_recovery(
     if name == "auto" and _can_recognise(hints, stated):
         return plan_search(width, outputs=outputs, hints=hints, stated=stated)
     plan = plan_named_learner(chosen, width, outputs=outputs)
+    if name == "auto" and _may_be_block(hints, stated):
+        further = bound_block_search(hints, width, outputs=outputs)
+        return replace(plan, at_most=plan.at_most + further)
     if name != "auto" or not _goes_on_to_heads(hints, stated):
         return plan
     further = make_learner(_AMONG_TOKENS[1], hints).plan(width, outputs=outputs)
@@ -151,6 +156,11 @@ def _goes_on_to_heads(hints: Hints, stated: Imperfection) -> bool:
     if hints.tokens is None or list_imperfections(stated) & {ROUNDING, ERRORS, LABELS}:
         return False
     return len(np.unique(hints.tokens, axis=0)) > 1
+
+
+def _may_be_block(hints: Hints, stated: Imperfection) -> bool:
+    """Whether what was told of a wiring may be that of a block."""
+    return hints.wiring is not None and _choose_name(hints, stated) == "wired-layer"
 
 
 def _can_recognise(hints: Hints, stated: Imperfection) -> bool:
@@ -323,7 +333,10 @@ def _learn(
     if learner == "auto" and _goes_on_to_heads(hints, stated) and _is_open(found):
         chosen = make_learner(_AMONG_TOKENS[1], hints)
         found = _try_further(target, found, chosen, rng)
-    return _look_for_witness(target, chosen, found, hints, rng)
+    blocks = (
+        list_block_learners(hints) if learner == "auto" and _may_be_block(hints, stated) else []
+    )
+    return _look_for_witness(target, chosen, found, hints, rng, instead=blocks)
 
 
 def _is_open(found: Recovery[Any]) -> bool:
@@ -342,13 +355,18 @@ def _try_further(
 
 
 def _look_for_witness(
-    target: Oracle,
+    target: Remembered,
     learner: Learner,
     found: Recovery[Any],
     hints: Hints,
     rng: np.random.Generator,
+    *,
+    instead: Sequence[str] = (),
 ) -> Recovery[Any]:
-    """The recovery; CLASS_REFUTED where it failed and answers show that it had to."""
+    """The recovery; CLASS_REFUTED where it failed and answers show that it had to.
+
+    Learners that are tried `instead`, where answers suggest them, come before a refutation.
+    """
     entry = find_entry(learner)
     silent = found.verdict is not Verdict.UNVERIFIED or found.status in _SAY_NOTHING
     if entry is None or silent or read_imperfection(target).levels is not None:
@@ -362,6 +380,8 @@ def _look_for_witness(
             None,
             find_witness_among(asking, hints.tokens, one=entry.finds == "head", rng=rng),
         )
+    if seen is not None and set(instead) & set(seen.suggested):
+        return search_further(target, found, seen, hints, learners=instead, rng=rng)
     found = replace(found, ledger=found.ledger.plus(asking.ledger), recognised=seen)
     return found if witness is None else refute(found, witness)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 
+from keyhole.errors import InvalidInput
 from keyhole.learners.base import ClassPlan, Learner, Plan
 from keyhole.learners.recognising.decisions import LABELS, choose_terms, list_learners
 from keyhole.learners.recognising.recognition import MOST_QUESTIONS, USUAL_QUESTIONS
@@ -28,6 +29,27 @@ def plan_named_learner(learner: Learner, width: int, *, outputs: int = 1) -> Pla
     """The plan of a learner, with the questions for a witness where it finds no model."""
     plan = learner.plan(width, outputs=outputs)
     return replace(plan, at_most=plan.at_most + MOST_QUESTIONS)
+
+
+def list_block_learners(hints: Hints) -> list[str]:
+    """Learners of blocks that a told wiring does not exclude."""
+    return [
+        name for name, entry in LEARNERS.items() if entry.finds == "block" and _fits(name, hints)
+    ]
+
+
+def _fits(name: str, hints: Hints) -> bool:
+    try:
+        make_learner(name, hints)
+    except InvalidInput:
+        return False
+    return True
+
+
+def bound_block_search(hints: Hints, width: int, *, outputs: int = 1) -> int:
+    """The most that is asked for blocks after a layer of the wiring that was told."""
+    learners = [make_learner(name, hints) for name in list_block_learners(hints)]
+    return sum(bound_trial(each.plan(width, outputs=outputs)) for each in learners)
 
 
 def plan_search(

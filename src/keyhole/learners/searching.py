@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from keyhole.errors import BadAnswer
 from keyhole.learners.base import Learner, Plan, Recovery, Status
 from keyhole.learners.findings import Recognition, Witness
 from keyhole.learners.planning import bound_trial, substitute_learner
+from keyhole.learners.recognising.formats import describe_seen
 from keyhole.learners.recognising.known import Recognised
 from keyhole.learners.recognising.table import CLASSES
 from keyhole.learners.registry import Hints, make_learner
@@ -26,8 +27,9 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.own_answers import Remembered
 from keyhole.oracles import Budgeted, Counted, Imperfection, Ledger, Oracle
-from keyhole.oracles.base import walk_wrapped
+from keyhole.oracles.base import read_imperfection, walk_wrapped
 
+_TOLD = "wired-layer"  # the learner of what was told
 _NEAR = 1e-3  # a relative gap that a further, faint head may explain
 
 
@@ -52,6 +54,29 @@ def run_within_plan(
     if ended and cap.spent >= cap.budget and not is_budget_spent(oracle):
         return reopen(found, Status.OUT_OF_PLAN, f"They were {cap.budget:,}.")
     return found
+
+
+def search_further(
+    target: Remembered,
+    first: Recovery[Any],
+    seen: Recognition,
+    hints: Hints,
+    *,
+    learners: Sequence[str],
+    rng: np.random.Generator,
+) -> Recovery[Any]:
+    """The first end, of the class that was told, unless others that answers suggest succeed."""
+    search = Search(target.declare(describe_seen(seen)), seen, read_imperfection(target), hints)
+    search.ends[_TOLD] = first
+    for name in learners:
+        if name in seen.suggested and search.is_worth_trying():
+            search.run_learner(name, rng)
+    found = search.conclude()
+    if _is_decided(found):
+        return found
+    tried = [f"{name}: {end.status.value}" for name, end in search.ends.items() if name != _TOLD]
+    detail = " ".join([first.detail, *tried])
+    return replace(first, detail=detail, ledger=search.add_costs(_TOLD), recognised=seen)
 
 
 def is_budget_spent(oracle: Oracle) -> bool:
@@ -124,7 +149,7 @@ class Search:
                 best = reopen(best, Status.INCONSISTENT, "")
         detail = " ".join(part for part in parts if part)
         seen = self._hedge_seen() if best.verdict.verified else self.seen
-        return replace(best, detail=detail, ledger=self._add_costs(name), recognised=seen)
+        return replace(best, detail=detail, ledger=self.add_costs(name), recognised=seen)
 
     def _advise(self, name: str, best: Recovery[Any]) -> str:
         """What to try next; of a budget that ran out, how large it should be."""
@@ -155,7 +180,7 @@ class Search:
 
     def _conclude_untried(self) -> Recovery[Any]:
         """The end where no learner was suggested, or what was suggested is none of its class."""
-        counted = Counted(self.target, self._add_costs(None))
+        counted = Counted(self.target, self.add_costs(None))
         account: Account[Any] = Account(
             model=None, reason=self.seen.sentence, determined="Nothing was determined."
         )
@@ -176,7 +201,7 @@ class Search:
             return ""
         return f"Answers were seen to be {form} numbers, which was not declared."
 
-    def _add_costs(self, name: str | None) -> Ledger:
+    def add_costs(self, name: str | None) -> Ledger:
         """What all questions cost; those of learners but the named one as the phase `before`."""
         spent = self.seen.ledger
         failed = {other: end.ledger for other, end in self.ends.items() if other != name}

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import keyhole
-from keyhole import Local, random_block
+from keyhole import Local, Wiring, random_block
 from keyhole.claims import Verdict
+from keyhole.learners.choosing import plan_recovery
 from support.blocks import stack_blocks
 from support.seeds import few
 
@@ -54,3 +55,29 @@ def test_a_recovery_of_a_block_shows_itself_stage_by_stage():
     shown = keyhole.learn(Local(block, 8), rng=22)._repr_html_()
     assert "the block, stage by stage" in shown
     assert "sequences: values of head 2 known to the last digit" in shown
+
+
+WIRINGS = {
+    "llama": Wiring(norm="rms", eps=1e-5, residual=True, positions="rope"),
+    "gpt2": Wiring(norm="layer", eps=1e-5, residual=True, positions="none"),
+    "bert": Wiring(norm="layer", eps=1e-12, residual=True, positions="none"),
+}
+
+
+@pytest.mark.parametrize("style", WIRINGS)
+def test_what_is_told_of_a_block_does_not_keep_auto_from_it(style):
+    told = WIRINGS[style]
+    block = random_block(8, style=style, heads=2, hidden=5 if style == "llama" else 8, rng=31)
+    found = keyhole.learn(Local(block, 8), wiring=told, rng=32)
+    assert found.verdict is Verdict.EXACT, found.sentence
+    most = plan_recovery(width=8, outputs=8, hints=keyhole.Hints(wiring=told)).at_most
+    assert found.ledger.total().sequences <= most
+
+
+def test_two_blocks_of_a_told_wiring_are_refused_within_500_questions():
+    rng = np.random.default_rng(7)
+    blocks = [random_block(8, style="gpt2", heads=2, hidden=16, rng=rng) for _ in range(2)]
+    target = Local(stack_blocks(blocks, causal=False), 8)
+    found = keyhole.learn(target, wiring=WIRINGS["gpt2"], rng=8)
+    assert found.verdict is Verdict.UNVERIFIED, found.sentence
+    assert found.ledger.total().sequences <= 500

@@ -164,17 +164,15 @@ class PostNormBlock:
 
 def _check_learnable(wiring: Wiring) -> None:
     """Raise where a wiring is told that this learner does not know."""
-    known = {"norm": "none", "positions": "none", "residual": True, "sinks": False}
-    known |= {"qk_norm": False}
-    differing = [
-        name
-        for name, value in wiring.told.items()
-        if name != "eps" and (name not in known or value != known[name])
-    ]
+    # Its norms are told as those of any block, or as none before its attention.
+    known = {"norm": ("none", "layer"), "positions": ("none",), "residual": (True,)}
+    known |= {"sinks": (False,), "qk_norm": (False,)}
+    told = {name: value for name, value in wiring.told.items() if name != "eps"}
+    differing = [name for name, value in told.items() if value not in known.get(name, ())]
     if differing:
         raise InvalidInput(
-            "this learner knows blocks with a residual, LayerNorms behind attention and network,"
-            f" none before them, and no positions; told otherwise: {', '.join(differing)}."
+            "this learner knows blocks with a residual, LayerNorms behind both parts, and no"
+            f" positions; told otherwise: {', '.join(differing)}."
         )
 
 
