@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ import pytest
 from keyhole.errors import OutOfTime
 from keyhole.learners.blocks.unit_reads import fit_shapes
 from keyhole.learners.fitting import solve_whole_step
-from keyhole.oracles.own_time import Stopwatch, bound_own_work
+from keyhole.oracles.own_time import Stopwatch, bound_own_work, work_apart
 from support.fault_proxy import Proxy
 from support.faults import BREAKS
 from support.served_head import serving
@@ -143,3 +144,16 @@ def test_long_steps_of_learners_look_at_the_clock_on_their_way(work):
     looks = iter(range(1000))
     with pytest.raises(OutOfTime), bound_own_work(Stopwatch(3, clock=lambda: next(looks))):
         work(np.random.default_rng(0))
+
+
+def test_a_call_that_hears_nothing_is_left_behind_when_the_time_is_over():
+    go_on = threading.Event()
+    with pytest.raises(OutOfTime), bound_own_work(Stopwatch(0.2)):
+        work_apart(lambda: go_on.wait(60))
+    go_on.set()
+
+
+def test_work_apart_returns_and_raises_what_the_work_does():
+    assert work_apart(lambda: 3) == 3
+    with pytest.raises(np.linalg.LinAlgError, match="Singular"):
+        work_apart(lambda: np.linalg.inv(np.zeros((2, 2))))

@@ -9,15 +9,21 @@ resumed with more time asks the same questions.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NoReturn, TypeVar
 
 from keyhole._arrays import Answers, Sequences
 from keyhole.errors import InvalidInput, OutOfTime
 from keyhole.oracles.wrappers import Counted, name_phase
+
+_Result = TypeVar("_Result")
+_BETWEEN = 0.1  # seconds between two looks at the time while a step goes on apart
 
 
 @dataclass(slots=True)
@@ -91,6 +97,38 @@ def check_own_time() -> None:
     watch = _running.get()
     if watch is not None:
         watch.check()
+
+
+def work_apart(step: Callable[[], _Result]) -> _Result:
+    """What one long call of linear algebra returns, or raises; Ctrl-C and the time are heard.
+
+    Signals wait until a call of LAPACK has ended, which takes minutes for matrices of thousands of
+    columns. In a thread of its own it may be left behind: it ends by itself, or with the process.
+
+    Raises:
+        OutOfTime: the time is over before it has ended.
+    """
+    ended: list[Callable[[], _Result]] = []
+    context = copy_context()
+
+    def work() -> None:
+        try:
+            found = context.run(step)
+        except Exception as error:
+            ended.append(partial(_raise_again, error))
+        else:
+            ended.append(lambda: found)
+
+    apart = threading.Thread(target=work, daemon=True)
+    apart.start()
+    while apart.is_alive():
+        apart.join(_BETWEEN)
+        check_own_time()
+    return ended[0]()
+
+
+def _raise_again(error: Exception) -> NoReturn:
+    raise error
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 from keyhole._arrays import EPS, Array, Mask, Matrix, Stack, Vector
 from keyhole.learners.positions.placed import Placed
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
-from keyhole.oracles.own_time import check_own_time
+from keyhole.oracles.own_time import check_own_time, work_apart
 
 _STEPS = 25
 DAMPING = 1e-11
@@ -159,7 +159,8 @@ class _HeadFit:
         fixed = U[:, : -self.rank]
         flat = flat - fixed @ (fixed.T @ flat)
         left = U[:, -self.rank :] * s[-self.rank :]
-        return solve_damped(flat.reshape(-1, J.shape[2]), left.ravel())
+        table = flat.reshape(-1, J.shape[2])
+        return work_apart(lambda: solve_damped(table, left.ravel()))
 
 
 def list_free(scores: HeadScores, form: ScoreForm) -> Mask:

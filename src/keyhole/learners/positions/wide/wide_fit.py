@@ -23,7 +23,7 @@ from keyhole.learners.positions.head_fit import (
 )
 from keyhole.learners.positions.placed import Placed
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
-from keyhole.oracles.own_time import check_own_time
+from keyhole.oracles.own_time import check_own_time, work_apart
 
 _STEPS = 40
 _FIRST_DAMPING = 1e-6
@@ -132,7 +132,8 @@ class _JointFit:
         )
         flat = J.reshape(len(J), -1)
         flat -= state.frame @ (state.frame.T @ flat)
-        return _solve_normal(flat.reshape(-1, J.shape[2]), state.rest.ravel(), damping)
+        table = flat.reshape(-1, J.shape[2])
+        return work_apart(lambda: _solve_normal(table, state.rest.ravel(), damping))
 
     def move(self, scores: list[HeadScores], step: Vector) -> list[HeadScores]:
         """Scores less a step of their free parameters."""
