@@ -14,5 +14,5 @@ def test_a_policy_of_an_audit_is_named_in_full():
         }
     ]
     page = audit_page.draw_audit_page(typed(AUDIT | {"policies": policies}))
-    # Once as the name of its row, once at the end of its line.
-    assert page.count(">a budget below 1,087 queries</text>") == 2
+    # As the name of its row on a wide and on a narrow page, and at the end of its line.
+    assert page.count(">a budget below 1,087 queries</text>") == 3

@@ -189,7 +189,7 @@ def test_numbers_are_counted_one_by_one():
 @pytest.mark.parametrize(
     ("wiring", "says"),
     [
-        (Wiring(norm="layer"), "told otherwise: norm"),
+        (Wiring(norm="rms"), "told otherwise: norm"),
         (Wiring(positions="rope"), "told otherwise: positions"),
     ],
 )
