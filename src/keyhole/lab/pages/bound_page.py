@@ -31,11 +31,11 @@ _AXES = {"embed": "key width m", "value_width": "value width v"}
 _KINDS = {"TOO_SMALL": "bad", "ENOUGH": "ours", "OPEN": "limit"}
 _MOST_BITS, _REAL = 64.0, 128.0  # the longest number that is told apart, and the place of real ones
 _BITS = (*((2.0**k, f"{2**k}") for k in range(7)), (_REAL, "real"))
-_CAPTION = (
-    "In the grey part no model of these sizes does the task, whatever its weights. In the green"
-    " part, right of and above the square, a model is proved, or was built and checked. What is"
-    " not shaded is open."
+_GREY = "In the grey part no model of these sizes does the task, whatever its weights."
+_GREEN = (
+    "In the green part, right of and above the square, a model is proved, or was built and checked."
 )
+_OPEN = "What is not shaded is open."
 
 
 def draw_bound_run(data: BoundRecord, directory: Path) -> str:
@@ -65,8 +65,16 @@ def draw_plane(data: BoundRecord) -> Markup:
     chart = describe_plane(data)
     if chart is None or data.plane is None:
         return Markup()
-    figure = frame_figure(draw_chart(chart), caption_picture("Limits", _CAPTION), width="100%")
+    caption = caption_picture("Limits", _tell_parts(data.plane))
+    figure = frame_figure(draw_chart(chart), caption, width="100%")
     return format_section(f"What is known of {_AXES[data.plane.axis]} against bits", figure)
+
+
+def _tell_parts(held: Plane) -> str:
+    """What the colours mean that the picture has."""
+    grey = _GREY if _excludes_any(held.lower) else ""
+    green = _GREEN if _list_known_sizes(held.enough) else ""
+    return " ".join(part for part in (grey, green, _OPEN) if part)
 
 
 def describe_plane(data: BoundRecord) -> Chart | None:
@@ -89,6 +97,11 @@ def describe_plane(data: BoundRecord) -> Chart | None:
     )
 
 
+def _excludes_any(lower: Sequence[tuple[float, float | None]]) -> bool:
+    """Whether any size is provably too small."""
+    return any(least is None or least > 1 for _, least in lower)
+
+
 def _list_known_sizes(point: tuple[Number, Number] | None) -> list[float]:
     return [] if point is None or point[0] is None else [point[0]]
 
@@ -101,7 +114,7 @@ def _trace_stairs(lower: Sequence[tuple[float, float]]) -> list[tuple[float, flo
 
 def _shade_too_small(lower: Sequence[tuple[float, float]]) -> Iterator[Area]:
     # No inequality excludes anything: a line along the edge would mislead.
-    if all(least <= 1 for _, least in lower):
+    if not _excludes_any(lower):
         yield Area([(1.0, 1.0)] * 3, "limit", 0.0, "no size is provably too small here")
         return
     corners = [(lower[-1][1], _MOST_BITS), (1.0, _MOST_BITS), (1.0, 1.0)]
@@ -110,7 +123,7 @@ def _shade_too_small(lower: Sequence[tuple[float, float]]) -> Iterator[Area]:
 
 def _trace_lower_limit(lower: Sequence[tuple[float, float]], most: float) -> Iterator[Line]:
     """The dashed line through the least sizes that are not too small, and its corners."""
-    if all(least <= 1 for _, least in lower):
+    if not _excludes_any(lower):
         return
     yield Line("", "limit", [Point(*place) for place in _trace_stairs(lower)], marked=False)
     corners = [
