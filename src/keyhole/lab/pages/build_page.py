@@ -28,7 +28,7 @@ from keyhole.drawing.svg import draw_chart
 from keyhole.lab.pages.parts.shown_attention import Shown
 from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.record_parts import CertificateRecord
-from keyhole.lab.runs.rows import describe_basis
+from keyhole.lab.runs.rows import describe_basis, describe_frontier_point
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
 from keyhole.lab.runs.task_records import BuildRecord
 from keyhole.models.attention import SelfAttention
@@ -201,10 +201,7 @@ def describe_margins(held: CertificateRecord) -> Chart:
 
 
 def _list_constructions(data: BuildRecord) -> Markup:
-    rows = [
-        (p.construction, f"m = {p.embed}, p = {p.bits}, {'proved' if p.proved else 'sampled'}")
-        for p in data.frontier.points
-    ]
+    rows = [(p.construction, describe_frontier_point(p)) for p in data.frontier.points]
     rows += list(data.refused.items())
     return format_section(
         "Every construction that was tried", format_table(rows, ("construction", "what came of it"))

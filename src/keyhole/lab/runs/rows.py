@@ -27,9 +27,16 @@ from keyhole.lab.runs.recovery_records import (
     TwinRecord,
     TwinsRecord,
 )
-from keyhole.lab.runs.task_records import BoundRecord, BuildRecord, LengthErrors, TrainRecord
+from keyhole.lab.runs.task_records import (
+    BoundRecord,
+    BuildRecord,
+    FrontierPoint,
+    LengthErrors,
+    TrainRecord,
+)
 
 Rows = Iterator[tuple[str, str]]
+FLOAT64 = 64  # bits
 _SHARE = 1e-3  # of token values: a gap that is no longer told as a share of them
 
 
@@ -233,10 +240,18 @@ def list_build_rows(record: BuildRecord) -> Rows:
         )
     yield from list_certificate_rows(record.certificate)
     for point in record.frontier.points:
-        sure = "proved" if point.proved else "sampled"
-        yield "frontier", f"m = {point.embed}, p = {point.bits}: {point.construction}, {sure}"
+        yield "frontier", f"{point.construction}: {describe_frontier_point(point)}"
     yield from list_round_trip_rows(record.round_trip)
     yield from list_time_rows(record.seconds)
+
+
+def describe_frontier_point(point: FrontierPoint) -> str:
+    """Its key width and bits; what is proved of the format is asked of fewer bits alone."""
+    sure = "proved" if point.proved else "sampled"
+    # Of numbers beyond float64 nothing is asked.
+    bound = point.format == "exact" and point.bits > FLOAT64
+    known = "by the bound on rounding" if bound else "on the inputs asked"
+    return f"m = {point.embed}, {sure} in {point.format}; p = {point.bits} {known}"
 
 
 def list_round_trip_rows(trip: RoundTrip | None) -> Rows:

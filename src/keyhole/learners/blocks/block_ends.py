@@ -32,6 +32,12 @@ from keyhole.models import Gated, TransformerBlock
 from keyhole.oracles import Counted
 from keyhole.oracles.base import read_imperfection
 
+UNKNOWNS = 9000  # of one fit, whose normal matrix is held
+TOO_LARGE = (
+    f"A fit of all weights would hold more than {UNKNOWNS:,} unknowns, which is not attempted."
+)
+NO_RESIDUAL = "A huge token is not given back with little added, as by a norm beside a residual."
+UNEVEN = "Too few weights of tokens could be read: scores are too large for tokens that are asked."
 # Phases of questions by the stage of the learners that they belong to.
 STAGE_PHASES: Mapping[str, tuple[str, ...]] = {
     "norm": ("norm",),
@@ -258,4 +264,14 @@ def _describe_determined(
         " map of values and one of queries and keys, each head its own; the"
         f" {model.network.hidden} units up to order. Gains and shifts of the norms are folded in;"
         " a constant that is equal in all outputs may stand before or behind the second norm."
+    )
+
+
+def describe_units(seen: int | None, most: int) -> str:
+    """What was seen of the plain units of a network, and what others would be missed."""
+    shown = "did not show how many there are" if seen is None else f"showed {seen} units"
+    return (
+        f"Second differences {shown}; at this width up to {most} are told apart. Units whose bias"
+        " is beyond the sphere do not bend there and are not seen; other activations than GELU,"
+        " its tanh form and SiLU bend otherwise."
     )

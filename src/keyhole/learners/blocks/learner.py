@@ -19,11 +19,16 @@ from keyhole.errors import InvalidInput
 from keyhole.identify.blocks import block_freedom
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.blocks.block_ends import (
+    NO_RESIDUAL,
+    TOO_LARGE,
+    UNEVEN,
+    UNKNOWNS,
     BlockReport,
     Unfound,
     check_room,
     check_stage,
     choose_stages,
+    describe_units,
 )
 from keyhole.learners.blocks.block_plans import (
     count_lone_queries,
@@ -61,7 +66,6 @@ _CLUSTERED = 0.25  # of eigenvalues that are met again, at least, where heads ad
 _ALONE = 2  # tries with less, after which there are no heads
 _ADDED = 1e-2  # of a huge token, that a block adds to it at most
 _NEAR = (1.0, 0.4, 0.15)  # how far from the last token others are, as shares of the usual
-_UNKNOWNS = 9000  # of one fit, whose normal matrix is held
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +219,7 @@ class _BlockSession:
         """Raise unless a huge last token comes back with little added."""
         y = asking.draw_on_sphere(1, self.rng)
         if not linalg.norm(asking.ask_lone(y)) < _ADDED * FAR * asking.radius:
-            raise Unfound(Status.BLOCK_DISAGREES, _NO_RESIDUAL)
+            raise Unfound(Status.BLOCK_DISAGREES, NO_RESIDUAL)
 
     def _find_network(self, asking: FarTokens, values: ValueMaps) -> LoneMap:
         """Subspaces one after the other, larger ones where units filled them."""
@@ -233,7 +237,7 @@ class _BlockSession:
                     return known
             if sought.units is None:
                 m = min(D - 2, m + max(1, (D - 2 - m) // 2))
-        raise Unfound(Status.UNITS_UNSEPARATED, _describe_units(seen, limit_units(D)))
+        raise Unfound(Status.UNITS_UNSEPARATED, describe_units(seen, limit_units(D)))
 
     def _keep_network(self, known: LoneMap, ball: NormBall) -> None:
         words = f"{len(known.w)} units of {known.activation}"
@@ -246,8 +250,8 @@ class _BlockSession:
         self, asking: FarTokens, values: ValueMaps, network: SphereNetwork
     ) -> tuple[LoneMap, float]:
         D, k = asking.dimension, len(network.w)
-        if (k + D + 1) * (D + 1) > _UNKNOWNS:
-            raise Unfound(Status.UNITS_UNSEPARATED, _TOO_LARGE)
+        if (k + D + 1) * (D + 1) > UNKNOWNS:
+            raise Unfound(Status.UNITS_UNSEPARATED, TOO_LARGE)
         x = self._draw_lone(count_lone_queries(D, k))
         with self.oracle.phase("lone"):
             answers = self.oracle.ask(x[:, None]) - x
@@ -285,7 +289,7 @@ class _BlockSession:
             if left < _SETTLED:
                 break
         if not fits:
-            raise Unfound(Status.UNSEPARATED, _UNEVEN)
+            raise Unfound(Status.UNSEPARATED, UNEVEN)
         return min(fits, key=lambda fit: fit[0])[1]
 
     def _ask_sequences(self, values: ValueMaps) -> tuple[Array, Matrix]:
@@ -323,17 +327,3 @@ _NO_CLUSTERS = (
     " another norm or eps, heads of fewer than four numbers, several layers, or no block of this"
     " build."
 )
-_NO_RESIDUAL = "A huge token is not given back with little added, as by a norm beside a residual."
-_UNEVEN = "Too few weights of tokens could be read: scores are too large for tokens that are asked."
-_TOO_LARGE = (
-    f"A fit of all weights would hold more than {_UNKNOWNS:,} unknowns, which is not attempted."
-)
-
-
-def _describe_units(seen: int | None, most: int) -> str:
-    shown = "did not show how many there are" if seen is None else f"showed {seen} units"
-    return (
-        f"Second differences {shown}; at this width up to {most} are told apart. Units whose bias"
-        " is beyond the sphere do not bend there and are not seen; other activations than GELU,"
-        " its tanh form and SiLU bend otherwise."
-    )

@@ -18,7 +18,7 @@ from keyhole.lab.runs.directories import open_run_directory
 from keyhole.lab.runs.record_parts import Seconds
 from keyhole.lab.runs.recording import record_held_certificate
 from keyhole.lab.runs.records import Record, take_fields
-from keyhole.lab.runs.rows import list_build_rows
+from keyhole.lab.runs.rows import FLOAT64, list_build_rows
 from keyhole.lab.runs.task_records import (
     BuildRecord,
     BuiltSize,
@@ -31,8 +31,6 @@ from keyhole.lab.targets.tasks import pose_task
 from keyhole.models.files import write_tensors
 from keyhole.models.tensor import TensorAttention
 from keyhole.tasks import sizes_of
-
-FLOAT64 = 64  # bits
 
 
 def run_build(job: BuildJob) -> Record[BuildRecord]:

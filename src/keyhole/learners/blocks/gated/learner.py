@@ -17,6 +17,9 @@ from keyhole.errors import InvalidInput
 from keyhole.identify.blocks import gated_block_freedom
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.blocks.block_ends import (
+    NO_RESIDUAL,
+    TOO_LARGE,
+    UNKNOWNS,
     BlockReport,
     Unfound,
     check_room,
@@ -63,7 +66,6 @@ _SETTLED = 1e-9  # what a fit may leave
 _NARROWEST = 6
 _ADDED = 1e-2  # of a huge token, that a block adds to it at most
 _UNMOVED = 1e-6  # by what a LayerNorm takes off
-_UNKNOWNS = 9000  # of one fit, whose normal matrix is held
 _DISPLACEMENTS = 64
 _USUAL = Wiring(
     norm="rms", eps=USUAL_EPS, positions="rope", residual=True, sinks=False, qk_norm=False
@@ -220,7 +222,7 @@ class _GatedSession:
         y = asking.draw_on_sphere(1, self.rng)
         added, shifted = asking.ask_lone(np.concatenate([y, y + 1.0]))
         if not linalg.norm(added) < _ADDED * FAR * asking.radius:
-            raise Unfound(Status.BLOCK_DISAGREES, _NO_RESIDUAL)
+            raise Unfound(Status.BLOCK_DISAGREES, NO_RESIDUAL)
         if linalg.norm(added - shifted) < _UNMOVED * linalg.norm(added):
             raise Unfound(Status.BLOCK_DISAGREES, _CENTRED)
         if not zeros_are_inert(asking, rng=self.rng):
@@ -244,8 +246,8 @@ class _GatedSession:
 
     def _settle_network(self, network: GateMap) -> tuple[GateMap, float]:
         k, d = network.g.shape
-        if (2 * k + d) * d > _UNKNOWNS:
-            raise Unfound(Status.UNITS_UNSEPARATED, _TOO_LARGE)
+        if (2 * k + d) * d > UNKNOWNS:
+            raise Unfound(Status.UNITS_UNSEPARATED, TOO_LARGE)
         self._ask_lone(_count_lone_queries(d, k) - len(self.lone.x))
         return GateFit(self.eps, self.lone).fit(network)
 
@@ -290,7 +292,6 @@ class _GatedSession:
         return TransformerBlock(replace(layer, wiring=wiring), network, norm, norm)
 
 
-_NO_RESIDUAL = "A huge token is not given back with little added, as by a norm beside a residual."
 _CENTRED = "Adding one number to all entries of a huge token changes nothing: a LayerNorm."
 _NOT_INERT = (
     "Zero tokens do more than take weight: biases, several layers, a window, or no block of this"
@@ -299,9 +300,6 @@ _NOT_INERT = (
 _UNSPLIT = (
     "The network was found, and behind it no heads could be told apart: other positions, groups of"
     " more heads than a head is large, or heads that share outputs."
-)
-_TOO_LARGE = (
-    f"A fit of all weights would hold more than {_UNKNOWNS:,} unknowns, which is not attempted."
 )
 
 

@@ -18,11 +18,15 @@ from keyhole.errors import InvalidInput
 from keyhole.identify.blocks import post_block_freedom
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.blocks.block_ends import (
+    TOO_LARGE,
+    UNEVEN,
+    UNKNOWNS,
     BlockReport,
     Unfound,
     check_room,
     check_stage,
     choose_stages,
+    describe_units,
 )
 from keyhole.learners.blocks.block_plans import guess_rank
 from keyhole.learners.blocks.post_norm.attention_fit import AttentionFit, WholeFront
@@ -78,7 +82,6 @@ _IN_TURN = 6  # rounds of last norm and token map
 _UNMOVED = 1e-12  # what a round moves the gain by, at last
 _BOUNDED = 1e-2  # of a huge token, what its answer is at most
 _NEAR = (1.0, 0.4, 0.15)  # how far from the last token others are, as shares of the usual
-_UNKNOWNS = 9000  # of one fit, whose normal matrix is held
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +286,7 @@ class _PostNormSession:
                 m = min(D - 2, m + max(1, (D - 2 - m) // 2))
             else:
                 m = max(m, choose_dimension(D, sought.units) or D - 2)
-        raise Unfound(Status.UNITS_UNSEPARATED, _describe_units(seen, limit_units(D)))
+        raise Unfound(Status.UNITS_UNSEPARATED, describe_units(seen, limit_units(D)))
 
     def _settle(
         self, norm: OutputNorm, K: Matrix, behind: DirectionMap, x: Matrix, answers: Matrix
@@ -309,8 +312,8 @@ class _PostNormSession:
         """Lone tokens enough to settle so many units."""
         d = self.oracle.width
         more = count_token_queries(d, units) - len(x)
-        if units * d + d * d + len(x) + more > _UNKNOWNS:
-            raise Unfound(Status.UNITS_UNSEPARATED, _TOO_LARGE)
+        if units * d + d * d + len(x) + more > UNKNOWNS:
+            raise Unfound(Status.UNITS_UNSEPARATED, TOO_LARGE)
         if more <= 0:
             return x, answers
         added = self._draw_lone(more)
@@ -339,7 +342,7 @@ class _PostNormSession:
             if left < _SETTLED:
                 break
         if not fits:
-            raise Unfound(Status.UNSEPARATED, _UNEVEN)
+            raise Unfound(Status.UNSEPARATED, UNEVEN)
         return min(fits, key=lambda fit: fit[0])[1]
 
     def _ask_sequences(self, sphere: TokenSphere, front: FrontMaps) -> tuple[Array, Matrix]:
@@ -383,16 +386,3 @@ _UNLOCKED = (
     "No two sequences of huge tokens agreed on what heads read: heads whose scores do not grow with"
     " their tokens, positions, a context that acts otherwise than by softmax, or several layers."
 )
-_UNEVEN = "Too few weights of tokens could be read: scores are too large for tokens that are asked."
-_TOO_LARGE = (
-    f"A fit of all weights would hold more than {_UNKNOWNS:,} unknowns, which is not attempted."
-)
-
-
-def _describe_units(seen: int | None, most: int) -> str:
-    shown = "did not show how many there are" if seen is None else f"showed {seen} units"
-    return (
-        f"Second differences {shown}; at this width up to {most} are told apart. Units whose bias"
-        " is beyond the sphere do not bend there and are not seen; other activations than GELU,"
-        " its tanh form and SiLU bend otherwise."
-    )
