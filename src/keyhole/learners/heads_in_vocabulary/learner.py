@@ -43,7 +43,7 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.examination import EXACT, Examination, examine_model
 from keyhole.learners.verifying.questions import QUERIES, read_limits
-from keyhole.learners.vocabulary.hull import OF_ROWS, Vocabulary
+from keyhole.learners.vocabulary.hull import OF_ROWS, Vocabulary, check_width
 from keyhole.learners.vocabulary.token_values import EXTRA_TOKENS, Asker, ValueReader
 from keyhole.models import MultiHead
 from keyhole.oracles import Counted, Oracle
@@ -77,7 +77,7 @@ class RestrictedHeads:
 
     def plan(self, width: int, *, outputs: int = 1, heads: int = 2) -> Plan:
         """Single tokens, copies, triples, and scores of so many heads of full rank."""
-        self._check_width(width)
+        check_width(self.tokens, width)
         m = Vocabulary.of(self.tokens).size
         together = max(1, int(0.6 * min(outputs, heads * m) / heads))
         by_phase = {
@@ -97,7 +97,7 @@ class RestrictedHeads:
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[MultiHead]:
         """Recover what the vocabulary determines of a sum of heads."""
-        self._check_width(oracle.width)
+        check_width(self.tokens, oracle.width)
         measuring, checking = rng.spawn(2)
         session = _Session(Counted(oracle), Vocabulary.of(self.tokens), measuring)
         try:
@@ -109,12 +109,6 @@ class RestrictedHeads:
             detail = describe_case(case, "what a sum of heads can answer")
             return session.conclude(
                 resolve_doubt(session.oracle, Doubt(Status.NOT_A_HEAD, case, detail))
-            )
-
-    def _check_width(self, width: int) -> None:
-        if self.tokens.shape[1] != width:
-            raise InvalidInput(
-                f"the vocabulary's tokens have width {self.tokens.shape[1]}, the target's {width}."
             )
 
 

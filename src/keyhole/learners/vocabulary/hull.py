@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Array, Int, Matrix, Vector, pin_one_thread, rms
+from keyhole.errors import InvalidInput
 from keyhole.models import Head
 
 Rows = Int[np.ndarray, "_"]
@@ -21,6 +22,14 @@ OF_ROWS = "Fresh questions were sequences of rows of the vocabulary, and of noth
 _RANK = 1e-12  # share of the largest spread below which rows count as not spread
 # Distance of the hull from 0, relative to its tokens, from which W and V can absorb h and c.
 _OFF = 1e-6
+
+
+def check_width(tokens: Matrix, width: int) -> None:
+    """Raise `InvalidInput` where a vocabulary's tokens are no tokens of the target."""
+    if tokens.shape[1] != width:
+        raise InvalidInput(
+            f"the vocabulary's tokens have width {tokens.shape[1]}, the target's {width}."
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -33,7 +33,7 @@ from keyhole.learners.verifying.ending import (
 from keyhole.learners.verifying.examination import Examination, Ruler, examine_model
 from keyhole.learners.verifying.questions import QUERIES, Limits, read_limits
 from keyhole.learners.vocabulary.comparisons import SPARE, Comparer, count_readable_tokens
-from keyhole.learners.vocabulary.hull import OF_ROWS, Vocabulary
+from keyhole.learners.vocabulary.hull import OF_ROWS, Vocabulary, check_width
 from keyhole.learners.vocabulary.score_assembly import Scores
 from keyhole.learners.vocabulary.token_values import (
     EXTRA_TOKENS,
@@ -71,7 +71,7 @@ class Restricted:
 
     def plan(self, width: int, *, outputs: int = 1) -> Plan:
         """One query per basis token, pairs to see what acts, comparisons for W of full rank."""
-        self._check_width(width)
+        check_width(self.tokens, width)
         m = Vocabulary.of(self.tokens).size
         many = count_readable_tokens(min(m, outputs))
         by_phase = {
@@ -87,7 +87,7 @@ class Restricted:
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[Head]:
         """Recover what the vocabulary determines of a head."""
-        self._check_width(oracle.width)
+        check_width(self.tokens, oracle.width)
         measuring, checking = rng.spawn(2)
         session = _VocabularySession(Counted(oracle), Vocabulary.of(self.tokens), measuring)
         try:
@@ -99,12 +99,6 @@ class Restricted:
         except NotAHead as refusal:
             return session.conclude(session.refuse(Status.NOT_A_HEAD, refusal.counterexample))
         return _judge(session, checking)
-
-    def _check_width(self, width: int) -> None:
-        if self.tokens.shape[1] != width:
-            raise InvalidInput(
-                f"the vocabulary's tokens have width {self.tokens.shape[1]}, the target's {width}."
-            )
 
 
 @dataclass(slots=True)
