@@ -81,6 +81,21 @@ def test_a_target_is_stopped_and_gone_on_with_and_asked_nothing_twice(here):
         assert Client(window).get(f"/api/jobs/{job['id']}")[1]["result"] == result
 
 
+def test_a_run_stopped_before_its_first_answer_is_gone_on_with(here):
+    window = served(here / "runs", Target(target="slowly:slow"))
+    with window.beside():
+        client = Client(window)
+        _, job = client.start("watch", seed=3, budget=60)
+        assert client.post(f"/api/jobs/{job['id']}/cancel", {})[1]["state"] == "stopped"
+        # At once: the process that was ended may not have ended yet.
+        status, again = client.start("watch", seed=3, budget=60, run=job["id"])
+        assert (status, again["id"]) == (202, job["id"])
+        end = follow(client, job["id"], lambda one: one["state"] != "running")
+    assert end["state"] == "done", end
+    assert end["result"]["record"]["verdict"] == "BUDGET_SPENT"
+    assert (here / "runs" / job["id"] / "record.json").exists()
+
+
 def load_truth(here):
     made: dict = {}
     exec((here / "slowly.py").read_text(), made)  # noqa: S102

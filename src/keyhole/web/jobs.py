@@ -17,7 +17,7 @@ import msgspec
 
 import keyhole
 from keyhole.errors import InvalidInput
-from keyhole.lab.runs.directories import make_new_directory
+from keyhole.lab.runs.directories import make_directory, make_new_directory
 from keyhole.web.messages import NOTHING, Order, Said, Seen, Target
 from keyhole.web.requests import (
     Watch,
@@ -156,6 +156,8 @@ class Desk:
             raise InvalidInput(
                 "there is no target: start the explorer with one, keyhole ui TARGET."
             )
+        if isinstance(wish, Watch):
+            self._await_end(wish.run)
         with self._lock:
             if sum(task.state == RUNNING for task in self._tasks.values()) >= AT_ONCE:
                 raise TooMany(f"{AT_ONCE} jobs are under way. Wait for one of them, or cancel it.")
@@ -177,7 +179,17 @@ class Desk:
         under_way = self._tasks.get(wish.run)
         if under_way is not None and under_way.state == RUNNING:
             raise InvalidInput("this run is still going on.")
+        if under_way is not None and under_way.state == STOPPED and under_way.place is not None:
+            # Stopped before its first answer, it left no directory: it begins where it would have.
+            make_directory(under_way.place)
+            return under_way.place
         return find_stopped_run(self.runs, wish.run)
+
+    def _await_end(self, name: str | None) -> None:
+        """Wait until a job that was ended has cleared up: what goes on with it writes there."""
+        ended = None if name is None else self._tasks.get(name)
+        if ended is not None and ended.state != RUNNING and ended.listener is not None:
+            ended.listener.join(5)
 
     def _hand(self) -> Hand:
         taken = self._spare
