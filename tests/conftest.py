@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import inspect
 import shutil
+import signal
 from collections import Counter, defaultdict
 
 import jaxtyping
@@ -21,6 +22,10 @@ settings.register_profile(
     "keyhole", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("keyhole")
+
+# A job in the background of a shell is started deaf to Ctrl-C, and so is what tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIRST, EVERY = 3, 1000  # calls of a function whose shapes are checked
 ALIKE = 3  # checks that calls of the same types and shapes have passed, after which they are spared

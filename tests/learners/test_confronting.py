@@ -102,6 +102,12 @@ def recover_smooth_network(seed):
     return run(replace(net, activation="gelu"), seed=seed)
 
 
+def recover_smooth_layer(seed):
+    drawn = OneLayer.random(3, hidden=4, biases=True, rng=np.random.default_rng(seed))
+    truth = replace(drawn, net=replace(drawn.net, activation="gelu"))
+    return run(truth, seed=seed, learner=keyhole.SmoothLayer())
+
+
 def recover_gated_network(seed):
     truth = Gated.random(4, hidden=5, outputs=3, rng=np.random.default_rng(seed))
     return run(truth, seed=seed, learner=keyhole.GatedNetwork())
@@ -143,6 +149,7 @@ RUNS = {
     "keyhole/local-affine": lambda s: run(
         OneLayer.random(3, hidden=4, biases=True, rng=np.random.default_rng(s)), seed=s
     ),
+    "keyhole/segment-scores": recover_smooth_layer,
     "keyhole/saturate-and-isolate": lambda s: run(
         MultiHead.random(4, heads=5, rng=np.random.default_rng(s)), seed=s
     ),
@@ -253,6 +260,7 @@ SPOILS = {
     "keyhole/smooth-units": NETWORK_SPOILS,
     "keyhole/gated-units": NETWORK_SPOILS,
     "keyhole/local-affine": (turn_scores, bend_otherwise),
+    "keyhole/segment-scores": (turn_scores, bend_otherwise),
     "keyhole/saturate-and-isolate": HEADS_SPOILS,
     "keyhole/joint-heads": HEADS_SPOILS,
     "keyhole/hessian-pencil": HEADS_SPOILS,

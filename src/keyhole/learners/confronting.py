@@ -302,6 +302,10 @@ def _is_one_layer(truth: Any) -> bool:
     return isinstance(truth, OneLayer) and _is_piecewise_linear(truth.net)
 
 
+def _is_smooth_layer(truth: Any) -> bool:
+    return isinstance(truth, OneLayer) and (_is_smooth(truth.net) or isinstance(truth.net, Gated))
+
+
 _HEAD = Confrontation(_is_head, _conclude_same_function, _assume_readout)
 _HEADS = Confrontation(_are_heads, _conclude_same_function)
 CONFRONTATIONS: Mapping[str, Confrontation] = {
@@ -333,6 +337,7 @@ CONFRONTATIONS: Mapping[str, Confrontation] = {
     "keyhole/local-affine": Confrontation(
         _is_one_layer, _conclude_same_function, _assume_acting_network
     ),
+    "keyhole/segment-scores": Confrontation(_is_smooth_layer, _conclude_same_function),
     "keyhole/saturate-and-isolate": _HEADS,
     "keyhole/joint-heads": _HEADS,
     "keyhole/hessian-pencil": _HEADS,

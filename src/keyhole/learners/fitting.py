@@ -27,6 +27,8 @@ class Fitted(Protocol):
         ...
 
 
+_NOTHING = 1e-13  # singular values beside the largest that are none
+
 State = TypeVar("State", bound=Fitted)
 
 
@@ -115,6 +117,32 @@ class Derivatives(Protocol):
         ...
 
 
+def solve_formed_step(
+    slopes: Derivatives, left: Matrix, parts: tuple[str, ...]
+) -> dict[str, Array]:
+    """The change that leaves least, to the last digit, from a matrix formed column by column.
+
+    Args:
+        slopes: derivatives.
+        left: what is left of the answers.
+        parts: which parameters move; the others are given a change of zero.
+    """
+    lengths = slopes.lengths()
+    zero = {name: np.zeros_like(array) for name, array in lengths.items()}
+    places = [(name, place) for name in parts for place in np.ndindex(lengths[name].shape)]
+    J = np.empty((left.size, len(places)))
+    for column, (name, place) in enumerate(places):
+        check_own_time()
+        step = np.zeros_like(lengths[name])
+        step[place] = 1 / lengths[name][place]
+        J[:, column] = slopes.forward(zero | {name: step}).ravel()
+    found = np.linalg.lstsq(J, left.ravel(), rcond=_NOTHING)[0]
+    change = {name: array.copy() for name, array in zero.items()}
+    for value, (name, place) in zip(found, places, strict=True):
+        change[name][place] = value / lengths[name][place]
+    return change
+
+
 def solve_whole_step(
     slopes: Derivatives, left: Matrix, parts: tuple[str, ...], *, iterations: int
 ) -> dict[str, Array]:
@@ -155,3 +183,38 @@ def solve_whole_step(
     )
     found: Any = lsmr(operator, left.ravel(), atol=1e-15, btol=1e-15, maxiter=iterations)
     return unpack(np.asarray(found[0]))
+
+
+def solve_by_factor(A: Matrix, b: Vector, damping: float) -> Vector:
+    """Least squares with columns of size 1 and a faint damping, which holds what is free still.
+
+    The Cholesky factor of the damped normal equations makes every direction alike; LSMR then
+    reaches what their square of a condition hides.
+    """
+    from scipy import linalg
+    from scipy.sparse.linalg import LinearOperator, lsmr
+
+    solve_triangular: Any = linalg.solve_triangular
+    scale = np.linalg.norm(A, axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    B = A / scale
+    rows, columns = B.shape
+    normal = B.T @ B
+    normal[np.diag_indices(columns)] += damping
+    factor = linalg.cholesky(normal, overwrite_a=True)
+    faint = np.sqrt(damping)
+
+    def multiply(x: Array) -> Array:
+        z = solve_triangular(factor, x)
+        return np.concatenate([B @ z, faint * z])
+
+    def multiply_back(y: Array) -> Array:
+        wanted = B.T @ y[:rows] + faint * y[rows:]
+        return solve_triangular(factor, wanted, trans="T")
+
+    make: Any = LinearOperator
+    shape = (rows + columns, columns)
+    whole = make(shape, matvec=multiply, rmatvec=multiply_back, dtype=np.float64)
+    wanted = np.concatenate([b, np.zeros(columns)])
+    found: Any = lsmr(whole, wanted, atol=1e-14, btol=1e-14, maxiter=30)
+    return solve_triangular(factor, found[0]) / scale

@@ -123,9 +123,7 @@ LEARNERS: Mapping[str, Entry] = {
     "wired-layer": Entry("positions.learner:WiredLayer", "wired", takes=("wiring",)),
     "pre-norm-block": Entry("blocks.learner:PreNormBlock", "block", (), takes=("wiring",)),
     "gated-block": Entry("blocks.gated.learner:GatedBlock", "block", (), takes=("wiring",)),
-    "post-norm-block": Entry(
-        "blocks.post_norm.learner:PostNormBlock", "block", (), takes=("wiring",)
-    ),
+    "post-norm-block": Entry("blocks.post_norm.learner:PostNormBlock", "block", takes=("wiring",)),
     "orthogonal": Entry(
         "published.orthogonal:Orthogonal", "multihead", takes=("bases",), needs=("bases",)
     ),

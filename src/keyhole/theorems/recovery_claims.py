@@ -126,9 +126,9 @@ RECOVERIES = (
     ),
     claim_ours(
         "keyhole/gated-units",
-        "A gated network of k units (SwiGLU, GEGLU) with m >= 3 outputs, no two gates parallel, is"
-        " recovered up to order and a factor between (B, b) and C of each unit: O(k) queries on"
-        " half a circle far away, O(d k/m) across it, O(k/m) for offsets and widths, and about"
+        "A gated network of k units (SwiGLU, GEGLU), no two gates parallel, is recovered up to"
+        " order and a factor between (B, b) and C of each unit: O(k) queries on half a circle far"
+        " away, O(d k/m) across it, O(k/m) for offsets and widths, and about"
         " 1.15 (k(2d + 1 + m) + m)/m for a fit of everything.",
         "docs/learning-networks.md",
         module="keyhole.learners.gated_network.learner",
@@ -166,6 +166,15 @@ RECOVERIES = (
         "the page on learning one-layer Transformers",
         module="keyhole.learners.one_layer.learner",
         test="tests/learners/one_layer/test_local_affine.py",
+    ),
+    claim_ours(
+        "keyhole/segment-scores",
+        "Behind a network of smooth or gated units that lone tokens show, a pair is answered by a"
+        " point of a known segment, whose place is a score: W and a score bias are recovered from"
+        " two queries for each of their numbers, and the mixing of a residual from short pairs.",
+        "docs/learning-one-layer.md",
+        module="keyhole.learners.one_layer.smooth_layer",
+        test="tests/learners/one_layer/test_smooth_layers.py",
     ),
     claim_ours(
         "keyhole/saturate-and-isolate",
@@ -254,7 +263,7 @@ RECOVERIES = (
     claim_ours(
         "keyhole/whole-layer",
         "All heads of a layer that write into independent spaces of the outputs are separated and"
-        " recovered from the same answers, with about twice as many queries as the layer has"
+        " recovered from the same answers, with about 1.2 times as many queries as the layer has"
         " parameters per output.",
         "docs/learning-a-layer.md",
         module="keyhole.learners.layer.learner",

@@ -287,8 +287,7 @@ ADVICE: Mapping[str, str] = {
     " heads before a smooth network are not learned.",
     "one-layer": "Give the learner more room by naming it (--learner one-layer); deeper networks,"
     " and several heads before one with biases, are not learned.",
-    "gated": "Give the learner more room by naming it (--learner gated-network): it takes three"
-    " outputs or more.",
+    "gated": "Give the learner more room by naming it (--learner gated-network).",
     "saturating": "Of smooth units GELU and SiLU are learned, others are not.",
     "smooth": "Give the learner more room by naming it (--learner smooth-network); of smooth units"
     " GELU and SiLU are learned.",

@@ -6,24 +6,27 @@ the last digits of the largest entries where it is at most $16 D(X)$; see `model
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from keyhole._arrays import EPS, Matrix, PerSequence, Sequences, Stack
 from keyhole.errors import BadAnswer, BudgetSpent, TargetFailed
 from keyhole.learners.base import Counterexample, Examined, Fresh, KindSeen
-from keyhole.learners.verifying.question_kinds import AGAIN, KINDS, PERMUTED
+from keyhole.learners.verifying.examined_kinds import Asked, list_examined
+from keyhole.learners.verifying.question_kinds import AGAIN
 from keyhole.learners.verifying.questions import (
     Batch,
     Limits,
     draw_questions,
     read_limits,
 )
-from keyhole.learners.verifying.vacuity import is_vacuous, measure_gaps_beside_variation
+from keyhole.learners.verifying.vacuity import (
+    HeldAnswer,
+    is_vacuous,
+    measure_gaps_beside_variation,
+)
 from keyhole.models import AttentionLayer, Model, TransformerBlock
 from keyhole.oracles import Counted, Oracle
 
@@ -84,6 +87,7 @@ class _Row:
         explained: up to what a gap is explained; 0 where answers are coarse, which is declared.
         hidden: whether rounding is as large as the token values.
         changed: by how much the answer differs from that to the same question before.
+        parts: what the parts of the model add up to before they cancel.
     """
 
     case: Counterexample
@@ -95,11 +99,17 @@ class _Row:
     explained: float
     hidden: bool
     changed: float
+    parts: float
 
     @property
     def asked(self) -> Asked:
         """What is told of it."""
         return Asked(self.kind, len(self.case.tokens), self.gap, self.relative)
+
+    @property
+    def held(self) -> HeldAnswer:
+        """What is held against how answers vary."""
+        return HeldAnswer(self.gap, self.explained, self.kind, self.case.answer, self.parts)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -256,6 +266,7 @@ def _compare_answers(model: Model, batch: Batch, answers: Matrix, ruler: Ruler) 
         "hidden": (grain * np.abs(answers).max(axis=1) > _VEILED * values) & (values > 0),
         # A wrong model's rounding may be less than the target's own.
         "changed": np.where(again & (changed > np.maximum(explained.most, least)), changed, 0.0),
+        "parts": values,
     }
     return [
         _Row(
@@ -286,7 +297,7 @@ def _summarise_rows(rows: list[_Row], complete: bool) -> Examination:
     """Everything together; of what failed the shortest is shown."""
     failed = [row for row in rows if row.failed]
     worst = _pick_worst(failed or rows, failed=bool(failed))
-    held = [(row.gap, row.explained, row.kind, row.case.answer) for row in rows]
+    held = [row.held for row in rows]
     fresh = Fresh(
         len(rows),
         max((row.gap for row in rows), default=0.0),
@@ -314,38 +325,6 @@ def _pick_worst(rows: list[_Row], *, failed: bool) -> Counterexample | None:
     if failed:
         return min(rows, key=lambda row: (len(row.case.tokens), -row.relative)).case
     return max(rows, key=lambda row: row.relative).case
-
-
-class Asked(NamedTuple):
-    """A fresh question: its kind and length, the gap and the relative gap of its answer."""
-
-    kind: str
-    length: int
-    gap: float
-    relative: float
-
-
-def list_examined(rows: Sequence[Asked]) -> Examined:
-    """Kinds with their counts and worst gaps; permuted copies and repeats are not independent."""
-    by_kind: defaultdict[str, list[Asked]] = defaultdict(list)
-    for row in rows:
-        by_kind[row.kind].append(row)
-    seen = tuple(
-        KindSeen(
-            name=name,
-            count=len(group),
-            worst=max(row.gap for row in group),
-            relative=max(row.relative for row in group),
-        )
-        for name, group in by_kind.items()
-    )
-    return Examined(
-        kinds=seen,
-        sequences=len(rows),
-        independent=sum(row.kind not in (PERMUTED, AGAIN) for row in rows),
-        longest=max((row.length for row in rows), default=0),
-        not_asked=tuple(name for name in (*KINDS, PERMUTED) if name not in by_kind),
-    )
 
 
 def add_fresh_points(seen: Examination, points: Fresh, kind: str) -> Examination:

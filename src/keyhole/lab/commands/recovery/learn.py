@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from msgspec import structs
 
 from keyhole import __version__
@@ -69,66 +70,48 @@ _IDS = "tokens"  # the only class that ids are learned as, found or not
 _OTHERS = ("simulate", "outputs", "layer", "tokens_in", "vocabulary", "until")
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """What a job asks, and how.
+
+    Args:
+        target: what answers, with what is simulated of it.
+        timed: the same with a ledger, and with what is declared of its answers.
+        hints: what the job knows beforehand.
+        learner: the one named, or the first that `auto` goes by: plans of all would load all.
+        queries: what it plans to ask, which progress goes by.
+        rng: draws the questions.
+    """
+
+    target: Oracle
+    timed: Counted
+    hints: Hints
+    learner: Learner
+    queries: int
+    rng: np.random.Generator
+
+    def count_asked(self) -> int:
+        """Sequences the target was asked, those again whose answers were lost included."""
+        return self.timed.ledger.total().sequences + count_asked_again(self.target)
+
+
 def run_learn(job: LearnJob) -> Record[LearnRecord]:
     """Recover what is behind the target, write the run directory, return the record."""
     start = time.perf_counter()
-    rng = seed_generator(job.seed)
-    check_vocabulary_option(job)
-    opened = _open_target(job)
-    target = simulate_policies(opened, job.simulate, job.seed)
-    # Counted innermost: these are the questions the target itself was asked.
-    timed = Counted(declare_target(target, job))
-    hints = read_hints(job)
-    # Progress of `auto` goes by its first learner: plans of all would load all of them.
-    learner = _choose_learner(job, hints, timed)
-    plan = learner.plan(timed.width, outputs=timed.outputs or 1)
+    begun = _begin_job(job)
     place = open_run_directory(
         label_target(job.target), out=job.out, resume=job.resume, force=job.force
     )
     with place as directory:
         with ExitStack() as stack:
-            oracle, recorded = _wrap_target(job, timed, directory, stack)
-            if recorded is not None:
-                resume_noise(target, recorded.charged)
-            watched = stack.enter_context(
-                Watched(oracle, plan.queries, title=f"learning {label_target(job.target)}")
-            )
-            try:
-                recovery = learn(
-                    watched,
-                    rng=rng,
-                    learner=learner if job.tokens_in or job.until else job.learner,
-                    hints=hints,
-                    max_seconds=job.max_seconds,
-                )
-            # Refused before anything was asked: an empty transcript would block the directory.
-            except InvalidInput:
-                if recorded is not None:
-                    recorded.discard_if_empty()
-                raise
-            # A target that fails is a finding: what was answered is kept and can be resumed.
-            except OracleError as error:
-                asked = timed.ledger.total().sequences + count_asked_again(target)
-                asked = asked if recorded is None else recorded.charged
-                data = record_target_failure(error, asked, LearnRecord)
-            else:
-                lost = (
-                    count_asked_again(target) if recorded is None else recorded.lost_when_finished
-                )
-                data = structs.replace(
-                    record_recovery(recovery, LearnRecord, lost=lost),
-                    model=write_model(recovery, directory),
-                    parts=_write_parts(recovery, directory),
-                    wiring=describe_wiring(recovery, hints.wiring),
-                )
-                if job.tokens_in:
-                    data = structs.replace(data, model_class=_IDS)
-            spent = timed.ledger.total()
-            data = structs.replace(data, width=timed.width, outputs=watched.outputs)
+            data = _learn_target(job, begun, directory, stack)
         data = structs.replace(
             data,
-            seconds=Seconds(total=time.perf_counter() - start, oracle=spent.seconds),
-            asked=spent.sequences + count_asked_again(target),
+            width=begun.timed.width,
+            seconds=Seconds(
+                total=time.perf_counter() - start, oracle=begun.timed.ledger.total().seconds
+            ),
+            asked=begun.count_asked(),
             budget=job.budget,
             max_seconds=job.max_seconds,
             options=_list_given_options(job),
@@ -140,6 +123,63 @@ def run_learn(job: LearnJob) -> Record[LearnRecord]:
         data = structs.replace(data, command=restore_command(data))
         rows = (*list_recovery_rows(data), ("written to", str(directory)))
         return finish_recovery_run(Record(data, choose_exit_code(data.verdict), rows), directory)
+
+
+def _begin_job(job: LearnJob) -> _Begun:
+    """Open the target and choose the learner; nothing is asked yet."""
+    rng = seed_generator(job.seed)
+    check_vocabulary_option(job)
+    target = simulate_policies(_open_target(job), job.simulate, job.seed)
+    # Counted innermost: these are the questions the target itself was asked.
+    timed = Counted(declare_target(target, job))
+    hints = read_hints(job)
+    learner = _choose_learner(job, hints, timed)
+    plan = learner.plan(timed.width, outputs=timed.outputs or 1)
+    return _Begun(target, timed, hints, learner, plan.queries, rng)
+
+
+def _learn_target(job: LearnJob, begun: _Begun, directory: Path, stack: ExitStack) -> LearnRecord:
+    """What came of asking, a failure of the target included."""
+    oracle, recorded = _wrap_target(job, begun.timed, directory, stack)
+    if recorded is not None:
+        resume_noise(begun.target, recorded.charged)
+    watched = stack.enter_context(
+        Watched(oracle, begun.queries, title=f"learning {label_target(job.target)}")
+    )
+    try:
+        recovery = learn(
+            watched,
+            rng=begun.rng,
+            learner=begun.learner if job.tokens_in or job.until else job.learner,
+            hints=begun.hints,
+            max_seconds=job.max_seconds,
+        )
+    # Refused before anything was asked: an empty transcript would block the directory.
+    except InvalidInput:
+        if recorded is not None:
+            recorded.discard_if_empty()
+        raise
+    # A target that fails is a finding: what was answered is kept and can be resumed.
+    except OracleError as error:
+        asked = begun.count_asked() if recorded is None else recorded.charged
+        data = record_target_failure(error, asked, LearnRecord)
+    else:
+        lost = count_asked_again(begun.target) if recorded is None else recorded.lost_when_finished
+        data = _write_recovery(job, recovery, begun.hints, lost, directory)
+    return structs.replace(data, outputs=watched.outputs)
+
+
+def _write_recovery(
+    job: LearnJob, recovery: Recovery[Any], hints: Hints, lost: int, directory: Path
+) -> LearnRecord:
+    """Save what was found, and record it."""
+    data = structs.replace(
+        record_recovery(recovery, LearnRecord, lost=lost),
+        model=write_model(recovery, directory),
+        parts=_write_parts(recovery, directory),
+        wiring=describe_wiring(recovery, hints.wiring),
+    )
+    return structs.replace(data, model_class=_IDS) if job.tokens_in else data
 
 
 def _open_target(job: LearnJob) -> Oracle:
