@@ -227,14 +227,16 @@ def write_along_one_output(W, V):
     return MultiHead(W, V * np.array([1.0, 0.0, 0.0, 0.0, 0.0]))
 
 
+JOINT, ISOLATED = "keyhole/joint-heads", "keyhole/saturate-and-isolate"
 KINDS = {
-    add_mean: "keyhole/joint-heads",
-    add_mean_and_residual: "keyhole/joint-heads",
+    add_mean: (JOINT,),
+    add_mean_and_residual: (JOINT,),
     # No x tells the shares of heads apart whose read-outs depend on each other.
-    share_readout: "keyhole/saturate-and-isolate",
-    oppose_readouts: "keyhole/saturate-and-isolate",
-    cancel_readouts: "keyhole/saturate-and-isolate",
-    write_along_one_output: "keyhole/saturate-and-isolate",
+    share_readout: (ISOLATED,),
+    # Two that cancel on lone tokens are looked for as a pair first.
+    oppose_readouts: (JOINT, ISOLATED),
+    cancel_readouts: (ISOLATED,),
+    write_along_one_output: (ISOLATED,),
 }
 
 
@@ -248,7 +250,7 @@ def test_readouts_may_cancel_or_depend_on_each_other(twist):
 
         hidden, recovery = learn_sum(make, seed)
         assert recovery.verdict is Verdict.EXACT, (seed, recovery.sentence)
-        assert recovery.certificate.theorem == KINDS[twist]
+        assert recovery.certificate.theorem in KINDS[twist]
         assert compare(hidden, recovery.unwrap()).largest <= 1e-8
 
 

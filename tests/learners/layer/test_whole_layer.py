@@ -97,19 +97,17 @@ def test_every_head_of_a_projected_layer_comes_back(shape):
 
 
 @pytest.mark.slow
-def test_twelve_heads_of_the_minilm_shape_take_fewer_than_3000_questions():
-    """Width 384, 12 heads of 32, biases: 20 seeds, output error at most 1e-6 (and in fact below
-    1e-9).
-    """
+def test_twelve_heads_of_the_minilm_shape_take_fewer_than_1900_questions():
+    """Width 384, 12 heads of 32, biases: 20 seeds, output error at most 1e-9."""
     for seed in few(20):
         rng = np.random.default_rng(seed)
         layer = Projected.random(384, 12, 32, 384, rng)
         recovery = WholeLayer().run(Local(layer), rng=rng)
         assert recovery.verdict is Verdict.EXACT, (seed, recovery.sentence)
-        assert recovery.ledger.total().sequences <= 3000
+        assert asked(recovery) <= 1900
         X = rng.normal(size=(20, 16, 384))
         truth = layer(X)
-        assert np.abs(recovery.model(X) - truth).max() <= 1e-6 * np.abs(truth).max()
+        assert np.abs(recovery.model(X) - truth).max() <= 1e-9 * np.abs(truth).max()
 
 
 def test_number_of_heads_and_all_ranks_are_found():
@@ -182,19 +180,34 @@ def awkward(kind, rng):
     return Head(W[0], V[0], U=V[1])  # a residual
 
 
+WIDER = ("one output", "outputs one short", "plain mean", "residual")
+
+
+@pytest.mark.parametrize("kind", WIDER)
+def test_heads_whose_spaces_depend_come_back_outside_the_claim(kind):
+    exact = 0
+    for seed in few(10):
+        rng = np.random.default_rng(seed)
+        model = awkward(kind, rng)
+        recovery = WholeLayer().run(Local(model), rng=rng)
+        assert recovery.verdict in (Verdict.EXACT, Verdict.UNVERIFIED)
+        if recovery.verdict is Verdict.EXACT:
+            exact += 1
+            X = rng.normal(size=(50, 6, model.width))
+            assert np.abs(recovery.model(X) - model(X)).max() <= 1e-8 * np.abs(model(X)).max()
+            assert recovery.certificate.outcome in (Outcome.HOLDS, Outcome.SILENT)
+    assert exact >= len(few(10)) - 1
+
+
 REFUSED = {
-    "one output": Status.DEPENDENT,
-    "outputs one short": Status.DEPENDENT,
     "shared read-out": Status.DEPENDENT,
     "opposite read-outs": Status.DEPENDENT,
-    "plain mean": Status.STILL,
     "bias only": Status.STILL,
     "no scores at all": Status.STILL,
     "proportional": Status.UNSEPARATED,
     "mirror": Status.UNSEPARATED,
     "told apart by biases only": Status.UNSEPARATED,
     "one row space": Status.UNSEPARATED,
-    "residual": Status.UNSEPARATED,
 }
 
 
@@ -209,7 +222,7 @@ def test_what_lies_outside_the_claim_is_refused_with_its_reason(kind):
 
 
 def test_too_few_outputs_are_named_as_the_reason(rng):
-    recovery = WholeLayer().run(Local(awkward("one output", rng)), rng=rng)
+    recovery = WholeLayer().run(Local(awkward("shared read-out", rng)), rng=rng)
     assert "at least as many outputs" in recovery.sentence
 
 
@@ -272,7 +285,8 @@ def test_a_budget_is_never_exceeded_and_never_verified_short(share):
     )
     assert short.ledger.total().sequences == budget
     assert short.verdict is (Verdict.BUDGET_SPENT if budget < asked(full) else Verdict.UNVERIFIED)
-    assert (short.model is not None) == (share >= 0.5)
+    # Once read-outs are known they are worth keeping.
+    assert (short.model is not None) == (share >= 0.2)
 
 
 def test_the_plan_is_what_a_run_costs():
@@ -287,10 +301,10 @@ def test_the_plan_is_what_a_run_costs():
         assert plan.limit < plan.queries < plan.at_most
 
 
-def test_the_plan_of_the_minilm_shape_is_below_3000():
+def test_the_plan_of_the_minilm_shape_is_below_1900():
     plan = WholeLayer().plan(384, outputs=384)
     assert (plan.degrees_of_freedom, plan.limit) == (566_016, 1474)
-    assert plan.queries < 2900
+    assert plan.queries < 1900
 
 
 def coarse(model):

@@ -129,6 +129,15 @@ def opposed_neighbours(rng):
     return MultiHead(W, V)
 
 
+def opposed_alone(rng):
+    """Two heads whose answers are a millionth of what either answers, beside a residual or not."""
+    W, V = heads(rng, outputs=int(rng.choice([1, 3])))
+    E = rng.normal(size=W[0].shape)
+    U = rng.normal(size=V[0].shape) if rng.random() < 0.5 else None
+    pair = np.stack([W[0], W[0] + 1e-6 * E / np.linalg.norm(E)])
+    return MultiHead(pair, np.stack([V[0], -V[0]]), None, None, U)
+
+
 def proportional_and_opposed(rng):
     W, V = heads(rng)
     W[1] = -3 * W[0]
@@ -156,7 +165,7 @@ UNSEEN = [equal_mirror_pair, equal_mirror_pair_and_mean, equal_mirror_pair_alone
 SEPARATED = [nearly_equal(10.0**-k) for k in (2, 3, 4, 5, 6, 7, 8)] + [near_mirror]
 MERGED = [nearly_equal(10.0**-k) for k in (9, 10, 11, 13)]
 COINCIDING = [proportional, proportional_and_opposed, common_rows, unequal_scales]
-OPPOSED = [opposed_neighbours]
+OPPOSED = [opposed_neighbours, opposed_alone]
 
 
 def disagreement(hidden, found, rng):
@@ -278,6 +287,16 @@ def test_mirror_pairs_of_equal_read_outs_are_found_though_pairs_of_tokens_do_not
         hidden, recovery = outcome(make, seed)
         assert recovery.verdict is Verdict.EXACT, seed
         assert compare(hidden, recovery.unwrap()).W <= 1e-8
+
+
+def test_two_heads_that_nearly_cancel_come_back_alone(rng):
+    found = exact_outcomes(opposed_alone, few(12))
+    assert len(found) >= 0.6 * len(few(12))
+    for hidden, model in found:
+        X = rng.normal(size=(40, 3, hidden.width))
+        # All that the two do beside a lone token is a millionth of their parts.
+        acts = hidden(X) - hidden(X[:, -1:])
+        assert np.abs(hidden(X) - model(X)).max() <= 1e-4 * np.abs(acts).max()
 
 
 @pytest.mark.slow

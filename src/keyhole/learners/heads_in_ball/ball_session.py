@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from keyhole._arrays import Matrix, PerSequence, Sequences, Stack
-from keyhole.claims import Check
+from keyhole.claims import Certificate, Check
 from keyhole.errors import BudgetSpent
-from keyhole.learners.base import Recovery, Status
+from keyhole.learners.base import Recovery, Status, Verdict
 from keyhole.learners.heads_in_ball.noisy_fit import FittedHeads, fit_noisy_heads
 from keyhole.learners.heads_in_ball.slices import (
     Ball,
@@ -139,6 +139,14 @@ class NoisyBallSession(BallSession):
                 limits=read_limits(self.oracle, bound=self.bound),
             )
         return self.seen.passed
+
+    def _certificate(self, verdict: Verdict) -> Certificate | None:
+        """SILENT: the theorem is of exact answers."""
+        held = BallSession._certificate(self, verdict)
+        if held is None:
+            return None
+        random = Check("standard deviation of random errors", self.deviation, 0.0)
+        return replace(held, assumptions=(*held.assumptions, random))
 
     def _conclude_examined(self) -> Recovery[MultiHead]:
         """The recovery, with its error bars."""

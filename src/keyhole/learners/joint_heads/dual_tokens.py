@@ -62,9 +62,11 @@ class DualTokens:
         with pin_one_thread():
             inverse = np.asarray(np.linalg.pinv(self.V), dtype=np.float64).T
             self.unread = np.linalg.svd(self.V)[2][len(self.V) :]
-        self.own = inverse / np.linalg.norm(inverse, axis=1, keepdims=True)
+        sizes = np.linalg.norm(inverse, axis=1, keepdims=True)
+        # A read-out that is nothing beside the others has no inverse.
+        self.own = np.divide(inverse, sizes, out=np.zeros_like(inverse), where=sizes > 0)
         self.values = np.einsum("hd,hd->h", self.V, self.own)
-        if (self.values < _SEEN * np.linalg.norm(self.V, axis=1)).any():
+        if not (self.values > _SEEN * np.linalg.norm(self.V, axis=1)).all():
             raise Dependent("The read-outs of the heads depend on each other.")
 
     @property
@@ -74,7 +76,7 @@ class DualTokens:
 
     def guess_sizes(self, sizes: ScoreSizes, rng: np.random.Generator) -> ScoreSizes:
         """Sizes of scores from one random token of each head, at lengths for the given ones."""
-        few = np.stack([self._draw_tokens(h, 1, rng) for h in range(self.heads)])
+        few = self.draw_tokens(1, rng)
         bias = np.zeros((self.heads, 1))
         if sizes.bias > 0.0:
             self.lengths = Lengths(0.0, TARGET / sizes.bias)
@@ -227,6 +229,10 @@ class DualTokens:
             answers = np.concatenate([answers, ask(left, further)[:, None]], axis=1)
             asked = (*asked, further)
         raise Unseparated("Scores of two heads were not told apart.")
+
+    def draw_tokens(self, count: int, rng: np.random.Generator) -> Stack:
+        """Random tokens that each head reads alone."""
+        return np.stack([self._draw_tokens(h, count, rng) for h in range(self.heads)])
 
     def choose_few_tokens(self, ranges: list[Matrix], rng: np.random.Generator) -> Stack | None:
         """Few tokens that each head reads alone, along its range; None where none tell it."""

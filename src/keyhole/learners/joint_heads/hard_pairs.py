@@ -18,6 +18,8 @@ from keyhole.errors import BadAnswer
 from keyhole.oracles import Counted
 
 _LENGTHS = (2.0**40, 2.0**20, 2.0**10)  # the first that the target bears
+_LONG = 2.0**20  # a length at which y may be shorter than x
+_SHORTER = 2.0**-6
 _OUTWEIGHED = 2.0**4  # a constant so many times the read-out costs no digits
 
 
@@ -68,9 +70,14 @@ class HardPairs:
     lone: LoneTokens
     length: float
 
+    @property
+    def last_length(self) -> float:
+        """Length given to y: a short y costs no digits, and long tokens are hard all the same."""
+        return self.length * (_SHORTER if self.length >= _LONG else 1.0)
+
     def ask(self, x: Matrix, y: Matrix, copies: int = 1) -> Matrix:
         """G for every row; with more copies of the first token a plain mean leans to it."""
-        last = self.length * y
+        last = self.last_length * y
         X = np.stack([*[last + self.length * x] * copies, last], axis=1)
         return (self.oracle.ask(X) - self.lone.answer(last)) / self.length
 

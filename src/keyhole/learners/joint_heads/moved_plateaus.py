@@ -9,8 +9,10 @@ The first follows from $P_0 + P_H = \sum_h s_h (P_h - P_{h-1})$, and fails besid
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from keyhole.learners.joint_heads.moved_answers import MovedAnswers, Relations
 from keyhole.learners.joint_heads.switching_heads import Switches, solve_signs
 
 _RANK = 1e-9  # of the largest singular value of a read-out: what is below is rounding
+_FIRST = 3  # moves made at once
+FEW = 5  # moves after which it pays to ask heads one by one
 _SPARE = 1  # moves beyond the largest rank that show it
 _UNEVEN = 0.02  # smallest singular value kept, over the largest, below which more moves help
 _CONDITION = 3e3  # of the row spaces side by side, at which they still tell read-outs apart
@@ -63,19 +67,62 @@ def find_relations(switches: Switches, *, residual: bool) -> Relations:
     return Relations(R, np.array(lone), saved)
 
 
-class Moves:
+@runtime_checkable
+class Moves(Protocol):
+    """How read-outs of all heads change as x moves along orthonormal directions."""
+
+    pairs: HardPairs
+    switches: Switches
+    directions: Matrix
+
+    @property
+    def routed(self) -> bool:
+        """Whether single heads can be asked alone."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Moves made so far."""
+        ...
+
+    @property
+    def changes(self) -> Stack:
+        """V_h^T z up to sign: heads by moves by outputs."""
+        ...
+
+    def make(self, count: int) -> None:
+        """Move x along so many more directions."""
+        ...
+
+    def measure_sum(self) -> Matrix:
+        """The sum of all read-outs, from moves along all directions left."""
+        ...
+
+    def measure_alone(self, heads: list[int]) -> Stack:
+        """Read-outs of some heads, from moves along all directions left."""
+        ...
+
+    def list_readouts(self) -> Stack:
+        """Read-outs of all heads, once x has moved along all directions."""
+        ...
+
+
+class PlateauMoves:
     """Changes of plateaus per unit of move, along orthonormal directions."""
 
     def __init__(
-        self, pairs: HardPairs, switches: Switches, relations: Relations, rng: np.random.Generator
+        self, pairs: HardPairs, switches: Switches, relations: Relations, directions: Matrix
     ) -> None:
         self.pairs = pairs
         self.switches = switches
         self.relations = relations
-        width = len(switches.circle.x)
-        with pin_one_thread():
-            self.directions = np.linalg.qr(rng.normal(size=(width, width)))[0].T
+        self.directions = directions
         self.slopes = np.zeros((switches.heads + 1, 0, switches.plateaus.shape[1]))
+
+    @property
+    def routed(self) -> bool:
+        """Whether single heads can be asked alone: plateaus show several at once."""
+        return False
 
     @property
     def count(self) -> int:
@@ -89,45 +136,98 @@ class Moves:
         moved.ask()
         self.slopes = np.concatenate([self.slopes, moved.complete(self.relations)], axis=1)
 
+    @property
+    def changes(self) -> Stack:
+        """Changes of the steps: V_h^T z up to sign."""
+        return np.diff(self.slopes, axis=0)
+
+    def measure_sum(self) -> Matrix:
+        """The sum of all read-outs, from both ends of the half circle: every head is on at one."""
+        ends = [0, self.switches.heads]
+        left = self.directions[self.count :]
+        more = MovedAnswers(self.pairs, self.switches, ends, left)
+        more.ask()
+        slopes = np.concatenate([self.slopes[ends], more.slopes], axis=1)
+        return self.directions.T @ slopes.sum(axis=0)
+
+    def measure_alone(self, heads: list[int]) -> Stack:
+        """Read-outs of single heads, which plateaus do not show.
+
+        Raises:
+            Unseparated: always.
+        """
+        raise Unseparated(f"No last tokens turn {len(heads)} heads away from all others.")
+
+    def list_readouts(self) -> Stack:
+        """Read-outs of all heads, then that of a head with W = 0 where there is one.
+
+        Raises:
+            Unseparated: signs that make the steps add up to both ends are not found.
+        """
+        slopes = np.einsum("kd,pko->pdo", self.directions, self.slopes)
+        changes = np.diff(slopes, axis=0)
+        ends = slopes[0] + slopes[-1]
+        signs = self.switches.signs
+        if signs is None:
+            signs = solve_signs(changes.reshape(len(changes), -1), ends.ravel())
+        if signs is None:
+            raise Unseparated("Two heads are mirror images, or a head with W = 0 acts.")
+        V = signs[:, None, None] * changes
+        if not self.switches.idle.any():
+            return V
+        return np.concatenate([V, (ends - V.sum(axis=0))[None]])
+
 
 def measure_readouts(
-    pairs: HardPairs, switches: Switches, *, residual: bool, even: bool, rng: np.random.Generator
+    moves: PlateauMoves, route: Callable[[PlateauMoves], Moves], *, residual: bool, even: bool
 ) -> Readouts:
     r"""Read-outs of all heads, the residual, and the read-out of a head with W = 0.
 
     Args:
-        pairs: how to ask.
-        switches: the plateaus.
+        moves: of x, none made yet.
+        route: how to begin anew where more than a few are needed.
         residual: whether a residual acts.
         even: whether no score bias acts, so that $[x; 0]$ answers $c + \sum_h V_h^\top x/2$.
-        rng: source of the directions of the moves.
     """
-    moves = Moves(pairs, switches, find_relations(switches, residual=residual), rng)
-    width = len(switches.circle.x)
-    while moves.count < width:
-        spaces = _find_row_spaces(moves)
-        if spaces is not None:
-            return _split_readouts(moves, spaces, residual=residual, even=even)
-        moves.make(_count_next_moves(moves))
-    return _assemble_readouts(moves, residual=residual)
+    width = len(moves.directions)
+    now: Moves = moves
+    while now.count < width:
+        spaces = _find_row_spaces(now)
+        alone = None if spaces is None else _choose_alone(now, spaces)
+        if spaces is not None and alone is not None:
+            return _split_readouts(now, spaces, alone, residual=residual, even=even)
+        if now is moves and (now.count >= FEW or _are_dependent(now)):
+            now = route(moves)
+        now.make(_count_next_moves(now))
+    return _assemble_readouts(now, residual=residual)
+
+
+def _are_dependent(moves: Moves) -> bool:
+    """Whether the read-outs have more rows than there are outputs."""
+    ranks = sum(_find_rank(rows) for rows in _list_known_rows(moves))
+    return ranks > moves.changes.shape[2]
 
 
 def _count_next_moves(moves: Moves) -> int:
-    """How many moves to make next: all where row spaces cannot be independent."""
+    """How many moves to make next: all where single row spaces are of no use."""
     count = moves.count
     width = len(moves.switches.circle.x)
-    ranks = sum(_find_rank(rows) for rows in _list_known_rows(moves))
-    if ranks > moves.slopes.shape[2] or moves.switches.signs is None or moves.switches.idle.any():
+    useless = _are_dependent(moves) and not moves.routed
+    if useless or moves.switches.signs is None or moves.switches.idle.any():
         return width - count
-    return min(width - count, max(3 if count == 0 else 1, count // 4))
+    if count == 0:
+        return min(width, _FIRST)
+    # As many as show the rank of heads that share all outputs evenly, no more at once.
+    guess = moves.changes.shape[2] // len(moves.changes)
+    few = max(1, count // 4)
+    return min(width - count, min(few, guess - count) if count < guess else max(1, count // 16))
 
 
 def _list_known_rows(moves: Moves) -> list[Matrix]:
     """For every head the vectors V_h^T x known so far, up to sign."""
-    changes = np.diff(moves.slopes, axis=0)
     return [
         np.concatenate([jump[None], change])
-        for jump, change in zip(moves.switches.jumps, changes, strict=True)
+        for jump, change in zip(moves.switches.jumps, moves.changes, strict=True)
     ]
 
 
@@ -150,23 +250,48 @@ def _find_row_spaces(moves: Moves) -> list[Matrix] | None:
             _, values, right = np.linalg.svd(rows, full_matrices=False)
         rank = int((values > _RANK * values[0]).sum())
         spare = len(rows) - rank
-        if spare < _SPARE or (values[rank - 1] < _UNEVEN * values[0] and spare < _SPARE + 2):
+        if spare < _SPARE or (values[rank - 1] < _UNEVEN * values[0] and spare <= _SPARE):
             return None
         spaces.append(right[:rank])
-    together = np.concatenate(spaces)
-    if len(together) > together.shape[1]:
-        return None
-    return spaces if np.linalg.cond(together) <= _CONDITION else None
+    return spaces
 
 
-def _split_readouts(moves: Moves, spaces: list[Matrix], *, residual: bool, even: bool) -> Readouts:
+def _choose_alone(moves: Moves, spaces: list[Matrix]) -> list[int] | None:
+    """Heads to be read alone, so that the spaces of the others tell their read-outs apart.
+
+    None where that saves nothing.
+    """
+    alone: list[int] = []
+    while True:
+        rest = [at for at in range(len(spaces)) if at not in alone]
+        with pin_one_thread():
+            left, values, _ = np.linalg.svd(np.concatenate([spaces[at] for at in rest]))
+        few = left.shape[0] == len(values)
+        if few and values[-1] * _CONDITION >= values[0]:
+            return alone
+        if not moves.routed or len(rest) <= 2:
+            return None
+        # The head with most part in what depends on the others.
+        ends = np.cumsum([len(spaces[at]) for at in rest])[:-1]
+        parts = [float(np.linalg.norm(part)) for part in np.split(left[:, -1], ends)]
+        alone.append(rest[int(np.argmax(parts))])
+
+
+def _split_readouts(
+    moves: Moves, spaces: list[Matrix], alone: list[int], *, residual: bool, even: bool
+) -> Readouts:
     """Read-outs of low rank: the part of their sum in each row space, along all the others."""
     B = moves.pairs.lone.B
     whole = _measure_sum(moves, even=even) if residual else B
+    V = np.zeros((len(spaces), *B.shape))
+    if alone:
+        V[alone] = moves.measure_alone(alone)
+    rest = [at for at in range(len(spaces)) if at not in alone]
+    kept = [spaces[at] for at in rest]
     with pin_one_thread():
-        coordinates = whole @ np.linalg.pinv(np.concatenate(spaces))
-    parts = np.split(coordinates, np.cumsum([len(space) for space in spaces])[:-1], axis=1)
-    V = np.stack([part @ space for part, space in zip(parts, spaces, strict=True)])
+        coordinates = (whole - V.sum(axis=0)) @ np.linalg.pinv(np.concatenate(kept))
+    parts = np.split(coordinates, np.cumsum([len(space) for space in kept])[:-1], axis=1)
+    V[rest] = [part @ space for part, space in zip(parts, kept, strict=True)]
     return Readouts(V, None, B - V.sum(axis=0) if residual else None)
 
 
@@ -177,27 +302,12 @@ def _measure_sum(moves: Moves, *, even: bool) -> Matrix:
     if even:
         tokens = np.stack([pairs.length * Z, 0.0 * Z], axis=1)
         return 2.0 * Z.T @ (pairs.oracle.ask(tokens) - pairs.lone.c) / pairs.length
-    # With a score bias both ends of the half circle are asked: every head is on at one of them.
-    ends = [0, moves.switches.heads]
-    left = Z[moves.count :]
-    more = MovedAnswers(pairs, moves.switches, ends, left)
-    more.ask()
-    slopes = np.concatenate([moves.slopes[ends], more.slopes], axis=1)
-    return Z.T @ slopes.sum(axis=0)
+    return moves.measure_sum()
 
 
 def _assemble_readouts(moves: Moves, *, residual: bool) -> Readouts:
     """Read-outs from moves along all directions."""
-    Z = moves.directions
-    slopes = np.einsum("kd,pko->pdo", Z, moves.slopes)
-    changes = np.diff(slopes, axis=0)
-    ends = slopes[0] + slopes[-1]
-    signs = moves.switches.signs
-    if signs is None:
-        signs = solve_signs(changes.reshape(len(changes), -1), ends.ravel())
-    if signs is None:
-        raise Unseparated("Two heads are mirror images, or a head with W = 0 acts.")
-    V = signs[:, None, None] * changes
-    idle = ends - V.sum(axis=0) if moves.switches.idle.any() else None
-    rest = moves.pairs.lone.B - V.sum(axis=0)
-    return Readouts(V, idle, (rest if idle is None else rest - idle) if residual else None)
+    V = moves.list_readouts()
+    U = moves.pairs.lone.B - V.sum(axis=0) if residual else None
+    heads = moves.switches.heads
+    return Readouts(V[:heads], V[heads] if len(V) > heads else None, U)

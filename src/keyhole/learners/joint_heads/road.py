@@ -9,10 +9,11 @@ output, and at most as many heads as a token has coordinates.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Stack, Vector, rms
+from keyhole._arrays import EPS, Matrix, Stack, Vector, pin_one_thread, rms
 from keyhole.learners.base import Jumps
 from keyhole.learners.joint_heads.dual_tokens import DualTokens
 from keyhole.learners.joint_heads.hard_pairs import (
@@ -20,9 +21,17 @@ from keyhole.learners.joint_heads.hard_pairs import (
     HalfCircle,
     HardPairs,
     LoneTokens,
+    Unseparated,
 )
-from keyhole.learners.joint_heads.moved_plateaus import Readouts, measure_readouts
-from keyhole.learners.joint_heads.score_columns import measure_score_matrices
+from keyhole.learners.joint_heads.moved_plateaus import (
+    Moves,
+    PlateauMoves,
+    Readouts,
+    find_relations,
+    measure_readouts,
+)
+from keyhole.learners.joint_heads.routed_moves import RoutedMoves, find_routes
+from keyhole.learners.joint_heads.score_columns import ScoreColumns, measure_score_matrices
 from keyhole.learners.joint_heads.score_lengths import Scores, ScoreSizes
 from keyhole.learners.joint_heads.shared_answers import JointScores
 from keyhole.learners.joint_heads.soft_pairs import SoftPairs, find_soft_answer, split_product
@@ -46,12 +55,37 @@ class Separated:
         switches: plateaus, and where heads switch.
         sizes: root mean squares of x . W y and of x . h over the heads, for x and y of length one.
         residual: whether a residual acts.
+        soft: how soft answers are asked.
+        still: a soft answer at y = 0.
+        lengths: a and b of soft answers.
     """
 
     pairs: HardPairs
     switches: Switches
     sizes: ScoreSizes
     residual: bool
+    soft: SoftPairs
+    still: Vector
+    lengths: tuple[float, float]
+
+    def start_moves(self, rng: np.random.Generator) -> PlateauMoves:
+        """Moves of x along random orthonormal directions, on plateaus."""
+        width = len(self.switches.circle.x)
+        with pin_one_thread():
+            directions = np.linalg.qr(rng.normal(size=(width, width)))[0].T
+        relations = find_relations(self.switches, residual=self.residual)
+        return PlateauMoves(self.pairs, self.switches, relations, directions)
+
+    def route_moves(self, moves: PlateauMoves, rng: np.random.Generator) -> Moves:
+        """Moves with one head on at a time, begun anew, where such last tokens are found."""
+        switches = self.switches
+        few = switches.heads < len(self.pairs.lone.c)
+        if switches.signs is None or switches.idle.any() or not few:
+            return moves
+        routes = find_routes(self.soft, switches, self.lengths, self.still, rng)
+        if routes is None:
+            return moves
+        return RoutedMoves(self.pairs, switches, routes, self.residual, moves.directions)
 
     @property
     def biased(self) -> bool:
@@ -59,8 +93,30 @@ class Separated:
         return self.sizes.bias > 0.0
 
 
+@dataclass(slots=True)
+class Progress:
+    """What one try knows so far: read-outs, then columns of the score matrices."""
+
+    readouts: Readouts | None = None
+    columns: ScoreColumns | None = None
+
+    def assemble(self, lone: LoneTokens) -> MultiHead | None:
+        """The sum of heads as far as it is known, scores not measured as zero."""
+        if self.readouts is None:
+            return None
+        V = self.readouts.V
+        if self.columns is None:
+            return assemble_model(lone, self.readouts, np.zeros((*V.shape[:2], V.shape[1])), None)
+        return assemble_model(lone, self.readouts, self.columns.assemble(), self.columns.h)
+
+
 def recover_heads_jointly(
-    oracle: Counted, lone: LoneTokens, rng: np.random.Generator, *, misfit: float = 0.0
+    oracle: Counted,
+    lone: LoneTokens,
+    rng: np.random.Generator,
+    *,
+    misfit: float = 0.0,
+    progress: Progress | None = None,
 ) -> tuple[MultiHead, Jumps]:
     """One try of the claim keyhole/joint-heads: the sum of heads, not yet examined, and its steps.
 
@@ -69,23 +125,43 @@ def recover_heads_jointly(
         lone: what lone tokens told.
         rng: source of half circles and directions.
         misfit: of the largest answer, what other heads may act beside those that switch.
+        progress: where what is known is kept on the way.
 
     Raises:
         Unseparated: this half circle did not tell the heads apart; another may.
         Dependent: none will.
     """
+    try:
+        return _take_steps(oracle, lone, rng, misfit, progress or Progress())
+    except np.linalg.LinAlgError as error:
+        raise Unseparated("A decomposition did not converge.") from error
+
+
+def _take_steps(
+    oracle: Counted,
+    lone: LoneTokens,
+    rng: np.random.Generator,
+    misfit: float,
+    progress: Progress,
+) -> tuple[MultiHead, Jumps]:
     with oracle.phase("switches"):
         seen = separate_heads(oracle, lone, rng, misfit=misfit)
     if seen.switches.heads > count_most_heads(oracle.width, len(lone.c)):
         raise Dependent("There are more heads than answers tell apart.")
     with oracle.phase("readouts"):
         readouts = measure_readouts(
-            seen.pairs, seen.switches, residual=seen.residual, even=not seen.biased, rng=rng
+            seen.start_moves(rng),
+            partial(seen.route_moves, rng=rng),
+            residual=seen.residual,
+            even=not seen.biased,
         )
+        progress.readouts = readouts
     with oracle.phase("measure"):
         scores, sizes = _choose_scores(oracle, lone, readouts, seen.sizes, misfit, rng)
-        W, h = measure_score_matrices(scores, oracle.width, sizes, rng=rng)
-    return assemble_model(lone, readouts, W, h), _place_jumps(seen.switches, W)
+        columns = progress.columns = ScoreColumns.random(scores, oracle.width, rng)
+        guess = len(lone.c) // seen.switches.heads
+        W = measure_score_matrices(columns, sizes, guess, rng=rng)
+    return assemble_model(lone, readouts, W, columns.h), _place_jumps(seen.switches, W)
 
 
 def count_most_heads(width: int, outputs: int) -> int:
@@ -134,12 +210,14 @@ def separate_heads(
     switches = scan.close()
     # At y = 0 only a score bias moves a softmax from the even mean.
     a, b = split_product(product)
-    still = soft.ask(circle.x, 0.0 * y, a, b)
+    still = soft.ask(circle.x, 0.0 * circle.x, a, b)
     hidden = _BIASED * scan.size + 64 * EPS * float(np.abs(lone.c).max()) / b
     biased = not np.abs(still - scan.ends.mean(axis=0)).max() <= hidden
     sizes = _guess_sizes(switches, scan, g, still if biased else None, product)
     gap = np.abs(scan.ends.sum(axis=0) - circle.x @ lone.B).max()
-    return Separated(scan.pairs, switches, sizes, bool(gap > _RESIDUAL * scan.size))
+    return Separated(
+        scan.pairs, switches, sizes, bool(gap > _RESIDUAL * scan.size), soft, still, (a, b)
+    )
 
 
 def _guess_sizes(

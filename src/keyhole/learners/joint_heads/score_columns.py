@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Stack, pin_one_thread, rms
+from keyhole._arrays import Matrix, Stack, Vector, pin_one_thread, rms
 from keyhole.learners.joint_heads.score_lengths import TARGET, Lengths, Scores, ScoreSizes
 
 _LEAST, _MOST = 1.0 / 6.0, 3.0  # of their target: what the first scores may be
+_SHARPEST = 0.7
 _TRIES = 6
 _RANK = 1e-9  # of the largest singular value of columns: what is below is rounding
 _SPARE = 1  # columns beyond the largest rank that show it
-_UNEVEN = 0.02  # smallest singular value kept, over the largest, below which more columns help
+_TRIED = 8  # tokens of a whole column over those that are tried before it
+_INSIDE = 1e-7  # of forms, what ranges leave of them
+_UNEVEN = 0.01  # smallest singular value kept, over the largest, below which one more helps
 
 
 @dataclass(slots=True)
@@ -36,6 +39,12 @@ class ScoreColumns:
     Y: Matrix
     h: Matrix | None = None
     C: Stack = field(init=False)
+
+    @classmethod
+    def random(cls, scores: Scores, width: int, rng: np.random.Generator) -> ScoreColumns:
+        """Along random directions."""
+        with pin_one_thread():
+            return cls(scores, np.linalg.qr(rng.normal(size=(width, width)))[0].T)
 
     def __post_init__(self) -> None:
         self.C = np.zeros((0, self.scores.heads, self.Y.shape[1]))
@@ -63,25 +72,46 @@ class ScoreColumns:
             self.scores.lengths = ScoreSizes(sizes.column, bias).choose_lengths()
             self.C = self.C[:0]
             self.measure(1)
-            sizes = ScoreSizes(rms(self.C), bias)
+            sizes = ScoreSizes(measure_sharpest(self.C), bias)
             near = sizes.measure_at(self.scores.lengths) / TARGET
             self.scores.lengths = sizes.choose_lengths()
             if _LEAST <= near <= _MOST:
                 return
 
-    def find_ranges(self) -> list[Matrix] | None:
-        """Orthonormal columns of the ranges of all heads; None while more columns are needed."""
+    def count_next(self, guess: int) -> int:
+        """How many columns to measure next: a few, and those that show a guessed rank at once."""
+        known = len(self.C)
+        few = max(1, known // 4)
+        shown = guess + _SPARE
+        return min(few, shown - known) if known < shown else max(1, known // 16)
+
+    def find_ranges(self) -> tuple[list[Matrix], int]:
+        """Orthonormal columns of the ranges of all heads, and how many columns more show them."""
         found: list[Matrix] = []
+        missing = 0
         for columns in self.C.transpose(1, 2, 0):
             left, values, _ = np.linalg.svd(columns, full_matrices=False)
             rank = int((values > _RANK * values[0]).sum())
-            spare = len(self.C) - rank
-            # Two columns more are asked where the last that is kept is a weak one.
-            weak = rank > 0 and values[rank - 1] < _UNEVEN * values[0]
-            if spare < (_SPARE + 2 if weak else _SPARE):
-                return None
+            # One column more is asked where the last that is kept is a weak one.
+            weak = rank > 0 and bool(values[rank - 1] < _UNEVEN * values[0])
+            missing = max(missing, _SPARE + weak - (len(self.C) - rank))
             found.append(left[:, :rank])
-        return found
+        return found, missing
+
+    def confirm_ranges(self, ranges: list[Matrix], rng: np.random.Generator) -> bool:
+        """Whether one column more lies in all ranges, as few tokens more than ranks take show.
+
+        It is not asked where that takes many tokens, or ranks are no power of two, as few are.
+        """
+        rank = max(Q.shape[1] for Q in ranges)
+        few = self.scores.draw_tokens(rank + _SPARE, rng)
+        cheap = _TRIED * few.shape[1] <= self.Y.shape[1] and rank & (rank - 1) == 0
+        if not cheap:
+            return False
+        forms = self.scores.measure_along(self.Y[len(self.C) :][:1], few)[0]
+        if self.h is not None:
+            forms = forms - np.einsum("hkd,hd->hk", few, self.h)
+        return all(_is_inside(form, X @ Q) for Q, X, form in zip(ranges, few, forms, strict=True))
 
     def complete(self, ranges: list[Matrix], few: Stack) -> Stack:
         """All score matrices, from forms along few tokens of each head on the directions left."""
@@ -100,26 +130,41 @@ class ScoreColumns:
         return np.einsum("khd,ke->hde", self.C, self.Y[: len(self.C)])
 
 
+def _is_inside(form: Vector, along: Matrix) -> bool:
+    """Whether forms are those of a vector in a range, the tokens along which are given."""
+    inside: Vector = along @ np.linalg.lstsq(along, form, rcond=None)[0]
+    return bool(np.abs(form - inside).max() <= _INSIDE * np.abs(form).max())
+
+
+def measure_sharpest(C: Stack) -> float:
+    """Root mean square of scores over all heads, or of the sharpest, made a little smaller.
+
+    Were many heads so much sharper than the others, most answers would be asked again.
+    """
+    return max(rms(C), _SHARPEST * max(rms(C[:, at]) for at in range(C.shape[1])))
+
+
 def measure_score_matrices(
-    scores: Scores, width: int, sizes: ScoreSizes, *, rng: np.random.Generator
-) -> tuple[Stack, Matrix | None]:
-    """W of all heads, and their score biases where any acts.
+    columns: ScoreColumns, sizes: ScoreSizes, guess: int, *, rng: np.random.Generator
+) -> Stack:
+    """W of all heads; score biases, where any acts, are kept with the columns.
 
     Args:
-        scores: how they are measured.
-        width: of tokens.
+        columns: none of them measured yet.
         sizes: of scores, roughly.
-        rng: source of the directions.
+        guess: rank of all heads where they are as built layers have them.
+        rng: source of tokens.
     """
+    width = columns.Y.shape[1]
     with pin_one_thread():
-        columns = ScoreColumns(scores, np.linalg.qr(rng.normal(size=(width, width)))[0].T)
         if sizes.bias > 0.0:
             columns.measure_biases(sizes.bias)
         columns.find_lengths(sizes)
         while len(columns.C) < width:
-            ranges = columns.find_ranges()
-            few = None if ranges is None else scores.choose_few_tokens(ranges, rng)
-            if ranges is not None and few is not None:
-                return columns.complete(ranges, few), columns.h
-            columns.measure(max(2, len(columns.C) // 4))
-        return columns.assemble(), columns.h
+            ranges, missing = columns.find_ranges()
+            shown = missing <= 0 or (missing == 1 and columns.confirm_ranges(ranges, rng))
+            few = columns.scores.choose_few_tokens(ranges, rng) if shown else None
+            if few is not None:
+                return columns.complete(ranges, few)
+            columns.measure(columns.count_next(guess))
+        return columns.assemble()

@@ -62,6 +62,10 @@ class Scores(Protocol):
         """These vectors: rows of Y by heads by width."""
         ...
 
+    def draw_tokens(self, count: int, rng: np.random.Generator) -> Stack:
+        """So many tokens of every head or more, whatever its range."""
+        ...
+
     def choose_few_tokens(self, ranges: list[Matrix], rng: np.random.Generator) -> Stack | None:
         """Few tokens of every head that tell coordinates along its range; None where none do."""
         ...

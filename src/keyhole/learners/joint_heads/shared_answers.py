@@ -12,22 +12,25 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector, pin_one_thread
-from keyhole.learners.joint_heads.hard_pairs import LoneTokens, Unseparated
-from keyhole.learners.joint_heads.score_lengths import TARGET, Lengths
-from keyhole.learners.joint_heads.token_groups import (
-    Group,
-    TokenGroups,
-    make_group,
+from keyhole.learners.joint_heads.balanced_tokens import (
+    balance_groups,
+    cut_evenly,
     measure_condition,
 )
+from keyhole.learners.joint_heads.hard_pairs import LoneTokens, Unseparated
+from keyhole.learners.joint_heads.score_lengths import Lengths
+from keyhole.learners.joint_heads.token_groups import Group, TokenGroups, make_group
 from keyhole.oracles import Counted
 
 _LARGEST = 5.0  # a score difference beyond which tokens are asked again, shorter
+_AIM = 3.5  # the largest they should have
+_BEYOND = 64.0  # what stands for one that is not to be read
+_FIRST = 3  # last tokens that tell how long x may be
 _ROUNDS = 12  # of asking again
 _MISFIT = 1e-6  # of an answer: what no shares explain
 _BATCH = 1 << 21  # numbers per call
-_CONDITION = 2.5e3  # of the solves for shares and for coordinates along a range, together
-_CHOICES = 60  # random tokens to choose from
+_CONDITION = 2e4  # of the solves for shares and for coordinates along a range, together
+_STEPS = 100  # of descent
 
 
 @dataclass(slots=True)
@@ -50,6 +53,7 @@ class JointScores:
     idle: Matrix | None
     misfit: float = _MISFIT
     lengths: Lengths = field(default=Lengths(0.0, 1.0), init=False)
+    steepest: tuple[float, float] = field(default=(0.0, 0.0), init=False)
 
     @property
     def heads(self) -> int:
@@ -62,37 +66,31 @@ class JointScores:
 
     def measure_along(self, Y: Matrix, few: Stack) -> Stack:
         """Forms of these vectors along few tokens, the same for all heads."""
-        size = len(self.tokens.groups[0].X)
-        cut = [few[0, at : at + size] for at in range(0, few.shape[1], size)]
+        cut = cut_evenly(few[0], self.tokens.most)
         return self._measure(Y, tuple(make_group(self.V, X) for X in cut))
 
+    def draw_tokens(self, count: int, rng: np.random.Generator) -> Stack:
+        """The first groups of the basis, which are balanced already."""
+        most = self.tokens.most
+        X = self.tokens.basis[: -(-count // most) * most]
+        return np.broadcast_to(X, (self.heads, *X.shape))
+
     def choose_few_tokens(self, ranges: list[Matrix], rng: np.random.Generator) -> Stack | None:
-        """Few tokens, drawn anew, that tell coordinates along all ranges: heads, tokens, width.
+        """Few tokens that tell coordinates along all ranges: heads, tokens, width.
 
         None where they would be asked in no fewer groups than the whole basis.
         """
-        groups = self.tokens.groups
-        size = len(groups[0].X)
-        rank = max(Q.shape[1] for Q in ranges)
-        for count in range(max(1, -(-rank // size)), len(groups)):
-            drawn = [_draw_few_tokens(self.V.shape[1], count * size, rng) for _ in range(_CHOICES)]
-            # Groups of the basis were chosen well, and one head among many may be unlucky.
-            for _ in range(_CHOICES):
-                picked: list[int] = rng.permutation(len(groups) - 1)[:count].tolist()
-                drawn.append(np.concatenate([groups[at].X for at in picked]))
-            conditions = [self._measure_conditions(ranges, X, size) for X in drawn]
-            if min(conditions) <= _CONDITION:
-                X = drawn[int(np.argmin(conditions))]
+        most, blocks = self.tokens.most, self.tokens.blocks
+        rank = max(1, *(Q.shape[1] for Q in ranges))
+        along = [Q[None] for Q in ranges if Q.shape[1]]
+        for count in range(-(-rank // most), len(self.tokens.groups)):
+            # The first tokens of the basis are balanced already.
+            start = self.tokens.basis[: max(rank, count * most - most // 4)]
+            X = balance_groups(start, most, blocks, along, _STEPS)
+            condition = max(measure_condition(part, [self.V]) for part in cut_evenly(X, most))
+            if condition * measure_condition(X, along) <= _CONDITION:
                 return np.broadcast_to(X, (self.heads, *X.shape))
         return None
-
-    def _measure_conditions(self, ranges: list[Matrix], X: Matrix, size: int) -> float:
-        """Worst condition of the solves for coordinates, times that of those for shares."""
-        cut = [X[at : at + size] for at in range(0, len(X), size)]
-        along = max(float(np.linalg.cond(X @ Q)) for Q in ranges if Q.shape[1])
-        if along > _CONDITION:
-            return along
-        return along * max(measure_condition(self.V, part) for part in cut)
 
     def _measure(self, Y: Matrix, groups: tuple[Group, ...]) -> Stack:
         """Forms along last tokens a y for the rows y of Y: rows by heads by tokens x.
@@ -110,22 +108,40 @@ class JointScores:
         return np.concatenate(parts)
 
     def _read(self, group: Group, Y: Matrix) -> Stack:
+        """Forms along all Y; the first few tell how long tokens may be for the others."""
+        return np.concatenate([self._fill(group, part) for part in (Y[:_FIRST], Y[_FIRST:])])
+
+    def _fill(self, group: Group, Y: Matrix) -> Stack:
         forms = np.zeros((len(Y), self.heads, len(group.X)))
-        b = np.full(len(Y), self.lengths.b)
+        b = np.full(len(Y), self._choose_length())
         left = np.arange(len(Y))
         for _ in range(_ROUNDS):
+            if len(left) == 0:
+                return forms
             logits = self._ask(group, self.lengths.a * Y[left], b[left])
             largest = np.abs(logits).max(axis=(1, 2))
             good = largest <= _LARGEST
             done = left[good]
             forms[done] = logits[good] / b[done, None, None]
+            self._note_steepest(largest / b[left])
             left = left[~good]
-            if len(left) == 0:
-                return forms
             # A share outside 0 and 1 is no measure of how much too long the tokens were.
-            shrink = TARGET / np.where(np.isfinite(largest[~good]), largest[~good], 16.0)
-            b[left] *= np.minimum(shrink, 0.5)
+            shrink = _AIM / np.where(np.isfinite(largest[~good]), largest[~good], _BEYOND)
+            b[left] *= shrink
         raise Unseparated("Shares of the heads lie outside 0 and 1 at every length.")
+
+    def _choose_length(self) -> float:
+        """The length of x given, or one at which the steepest score seen is still read."""
+        a, steepest = self.steepest
+        if a != self.lengths.a or steepest * self.lengths.b <= _AIM:
+            return self.lengths.b
+        return _AIM / steepest
+
+    def _note_steepest(self, slopes: Vector) -> None:
+        """Largest scores per length of x at the present length of y, as far as they were read."""
+        a, steepest = self.steepest
+        seen = slopes[np.isfinite(slopes)].max(initial=0.0)
+        self.steepest = self.lengths.a, max(float(seen), steepest if a == self.lengths.a else 0.0)
 
     def _ask(self, group: Group, y: Matrix, b: Vector) -> Stack:
         """Score differences of every head and token; not finite where a share is none."""
@@ -139,11 +155,6 @@ class JointScores:
         if (misfit > self.misfit * size).any():
             raise Unseparated("An answer has a part that no shares of these heads explain.")
         return read_share_logits(shares.reshape(len(y), self.heads, len(group.X)))
-
-
-def _draw_few_tokens(width: int, count: int, rng: np.random.Generator) -> Matrix:
-    """Random orthonormal tokens."""
-    return np.linalg.qr(rng.normal(size=(width, min(width, count))))[0].T
 
 
 def _build_sequences(group: Group, y: Matrix, b: Vector) -> Sequences:

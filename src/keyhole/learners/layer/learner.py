@@ -2,7 +2,11 @@ r"""A whole attention layer with its output projection, as one black box: all he
 
 $$F(X) = c + \sum_h \mathrm{softmax}(X (W_h x_N + h_h))^\top X V_h$$
 where the spaces that the heads write into (the row spaces of the $V_h$) are independent, as they
-are in a layer whose output projection has full rank. Six steps, each a module or a function below:
+are in a layer whose output projection has full rank.
+
+Exact answers are read as those of any sum of heads are (joint_heads), where the spaces need not
+even be independent. Where that fails, and where answers are coarse, six steps follow, each a module
+or a function below:
 
 1. read: c and $V = \sum_h V_h$ from single tokens; 2. flips: on long tokens each head is a switch;
 where switches flip on a half circle separates the heads; 3. spaces: what each head writes into,
@@ -14,16 +18,18 @@ coordinates along the ranges found, on all other directions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from keyhole._arrays import EPS, Matrix, Stack
-from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
-from keyhole.identify import head_freedom
+from keyhole.identify import head_freedom, matrix_rank
 from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.joint_heads import hard_pairs
+from keyhole.learners.joint_heads.hard_pairs import LoneTokens
+from keyhole.learners.joint_heads.road import Progress, recover_heads_jointly
 from keyhole.learners.layer.crossings import renew_spaces
 from keyhole.learners.layer.flips import (
     Dependent,
@@ -34,6 +40,13 @@ from keyhole.learners.layer.flips import (
     find_widest_plateaus,
 )
 from keyhole.learners.layer.joint_scores import Scores, Spaces, calibrate_scores
+from keyhole.learners.layer.layer_costs import (
+    ATTEMPTS,
+    JOINT_ATTEMPTS,
+    certify_whole_layer,
+    estimate_queries,
+    limit_queries,
+)
 from keyhole.learners.layer.ranges import (
     assemble_partial_matrices,
     complete_score_matrices,
@@ -44,7 +57,12 @@ from keyhole.learners.layer.ranges import (
 from keyhole.learners.layer.routing import route_heads
 from keyhole.learners.one_head.probes import Saturated
 from keyhole.learners.one_head.readout import NotAHead, Readout, Scattered, measure_readout
-from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
+from keyhole.learners.several_heads.heads_account import (
+    RANK_SHARE,
+    count_heads_freedom,
+    explain_heads_found,
+    find_largest_rank,
+)
 from keyhole.learners.verifying.ending import (
     SPENT,
     Account,
@@ -58,7 +76,6 @@ from keyhole.models import MultiHead
 from keyhole.oracles import Budgeted, Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
-_ATTEMPTS = 3  # each with other half circles: one in many has two flips too close together
 _MEET = 100.0  # roundings of coarse answers below which the spaces of heads count as meeting
 _FINE = 1e5  # roundings of float64 below which a singular value counts as zero
 _COARSE = 1e3  # the same of coarser answers
@@ -111,40 +128,10 @@ class WholeLayer:
         """Recover a layer; certificate keyhole/whole-layer."""
         session = _LayerSession(oracle, rng)
         recovery = session.recover()
-        ranks = [basis.shape[1] for basis in session.scores.spaces.bases] if session.scores else []
-        return replace(recovery, certificate=certify_whole_layer(recovery, ranks, session.tries))
-
-
-def estimate_queries(
-    width: int, ranks: Sequence[int], score_rank: int, *, biased: bool
-) -> dict[str, int]:
-    """Queries by phase for read-outs of the given ranks and score matrices of one rank."""
-    heads, least, top = len(ranks), min(ranks), max(ranks)
-    together = max(1, int(0.875 * least))
-    groups = -(-width // together)
-    directions = width + biased
-    columns = min(directions, max(heads, score_rank) + 2 + biased)
-    along = min(groups, -(-int(np.ceil(1.5 * score_rank)) // together))
-    return {
-        "read": width + 5,
-        "flips": 18 + 11 * heads,
-        "spaces": heads * (top + 2 + top // 8),
-        "scale": 16,
-        "measure": groups * columns + along * (directions - columns),
-        "route": sum(int(np.ceil(1.25 * rank)) + 1 for rank in ranks),
-    }
-
-
-def limit_queries(width: int, outputs: int, *, coarse: bool = False) -> int:
-    """The most that is ever asked: every form of every head singly, twice, in every attempt.
-
-    Coarse answers are asked for more half circles, twice the moves, and jumps at fresh tokens.
-    """
-    separate = 18 + 11 * outputs + (outputs + 8) ** 2 // 3
-    if coarse:
-        separate = 6 * separate + 4 * (outputs + 3) * (20 + 3 * outputs)
-    measure = (width + 1) * width + 1000
-    return width + 5 + _ATTEMPTS * (2 * measure + separate + 4 * outputs + 400 + QUERIES) + 8
+        certificate = certify_whole_layer(
+            recovery, session.list_sizes(recovery.model), session.tries, joint=session.joint
+        )
+        return replace(recovery, certificate=certificate)
 
 
 class _LayerSession:
@@ -159,6 +146,8 @@ class _LayerSession:
         self.scores: Scores | None = None
         self.ranks: list[int] | None = None
         self.tries = 0
+        self.joint = False
+        self.progress = Progress()
 
     def recover(self) -> Recovery[MultiHead]:
         """Read, then separate and measure until verified; every way to stop ends in a Recovery."""
@@ -180,6 +169,10 @@ class _LayerSession:
             return self._conclude(None, ending)
 
     def _attempts(self, readout: Readout) -> Recovery[MultiHead]:
+        if self.imperfection.perfect and not readout.blind:
+            found = self._attempt_jointly(readout)
+            if found is not None:
+                return found
         if readout.U is not None:
             return self._conclude(None, Ending(status=Status.UNSEPARATED, detail=_RESIDUAL))
         if readout.blind:
@@ -188,11 +181,33 @@ class _LayerSession:
             missed = found.status in (Status.HEADS_DISAGREE, Status.IMPRECISE)
             return self._conclude(None, CANCEL) if missed else found
         tried: list[Recovery[MultiHead]] = []
-        for rng in self.rng.spawn(_ATTEMPTS):
+        for rng in self.rng.spawn(ATTEMPTS):
             tried.append(self._attempt(readout, rng))
             if tried[-1].status not in _WORTH_ANOTHER:
                 return tried[-1]
         return tried[0]
+
+    def _read_lone_tokens(self, readout: Readout) -> LoneTokens:
+        return LoneTokens(readout.c, readout.total)
+
+    def _attempt_jointly(self, readout: Readout) -> Recovery[MultiHead] | None:
+        """The recovery where all read-outs are known before any score; None where that fails."""
+        lone = self._read_lone_tokens(readout)
+        for rng in self.rng.spawn(JOINT_ATTEMPTS):
+            self.tries += 1
+            self.progress = Progress()
+            try:
+                model, _ = recover_heads_jointly(self.oracle, lone, rng, progress=self.progress)
+            except hard_pairs.Dependent as refusal:
+                return self._conclude(None, Ending(status=Status.DEPENDENT, detail=str(refusal)))
+            except hard_pairs.Unseparated:
+                continue
+            self.joint = True
+            found = self._judge(model, rng)
+            if found.status not in _WORTH_ANOTHER:
+                return found
+            self.joint = False
+        return None
 
     def _attempt(self, readout: Readout, rng: np.random.Generator) -> Recovery[MultiHead]:
         self.scores = self.ranks = None
@@ -248,8 +263,10 @@ class _LayerSession:
 
     def _partial(self) -> MultiHead | None:
         """What is known so far: once heads are separated, read-outs and W as far as measured."""
-        if self.readout is None or self.scores is None:
+        if self.readout is None:
             return None
+        if self.scores is None:
+            return self.progress.assemble(self._read_lone_tokens(self.readout))
         found = assemble_partial_matrices(self.scores)
         return self._model(self.readout, found, self.scores.spaces.V)
 
@@ -267,12 +284,18 @@ class _LayerSession:
             ending,
             Account(
                 model=model,
-                reason=self._reason(),
+                reason=explain_heads_found(model) if self.joint else self._reason(),
                 determined=describe_sum(model, ending.verdict),
                 degrees_of_freedom=self._freedom(model),
-                rank=max(self.ranks) if self.ranks else None,
+                rank=find_largest_rank(model) if self.joint else max(self.ranks or [0]) or None,
             ),
         )
+
+    def list_sizes(self, model: MultiHead | None) -> list[int]:
+        """Ranks of all read-outs, once heads are told apart."""
+        if self.joint and model is not None:
+            return [matrix_rank(V, RANK_SHARE) if V.any() else 0 for V in model.V]
+        return [basis.shape[1] for basis in self.scores.spaces.bases] if self.scores else []
 
     def _reason(self) -> str:
         if self.scores is None:
@@ -286,6 +309,8 @@ class _LayerSession:
 
     def _freedom(self, model: MultiHead | None) -> int | None:
         """Numbers the answers determine; a score bias lies in a range, and counts its rank."""
+        if self.joint:
+            return count_heads_freedom(model)
         if model is None or self.scores is None or self.ranks is None:
             return None
         sizes = zip(self.ranks, self.scores.spaces.bases, strict=True)
@@ -305,31 +330,3 @@ class _LayerSession:
 def _list_ranks(ranks: Sequence[int]) -> str:
     """One number where all are equal."""
     return str(ranks[0]) if len(set(ranks)) == 1 else ", ".join(map(str, ranks))
-
-
-def certify_whole_layer(
-    recovery: Recovery[MultiHead], ranks: Sequence[int], tries: int
-) -> Certificate | None:
-    """The claim keyhole/whole-layer confronted with one run, which found these ranks."""
-    model = recovery.model
-    if model is None or recovery.fresh is None or len(ranks) == 0:
-        return None
-    rank = recovery.rank or model.width
-    counts = estimate_queries(model.width, ranks, rank, biased=model.h is not None)
-    per_try = recovery.ledger.total(without="verify").sequences / tries
-    coarse = float(recovery.verdict is Verdict.WITHIN_TOLERANCE)
-    return Certificate(
-        "keyhole/whole-layer",
-        assumptions=(
-            assume_class("answers that no such layer gives", recovery.verdict),
-            Check("answers coarser than float64", coarse, 0.0),
-            Check("read-out ranks of all heads together", sum(ranks), model.outputs, judged=True),
-            Check("queries per try, but those of verification", per_try, _allow_queries(counts)),
-        ),
-        conclusion=(conclude_agreement(recovery.fresh),),
-    )
-
-
-def _allow_queries(counts: Mapping[str, int]) -> float:
-    """The expected count, a tenth for what is asked again, and columns that end a rank."""
-    return 1.1 * sum(counts.values()) + 50

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Stack, Vector, rms, softmax
+from keyhole._arrays import EPS, Matrix, Stack, Vector, rms, softmax
 from keyhole.learners.verifying.informative_scales import choose_token_scales
 from keyhole.learners.verifying.questions import shorten_to_bound
 from keyhole.models import Head, MultiHead
@@ -25,6 +25,7 @@ LARGEST = 1200  # parameters; beyond that the dense step is slow
 _LENGTHS = (2, 3, 4, 6)
 _STEPS = 30
 _DAMPINGS = 10.0 ** np.arange(-8, 1)  # of the largest singular value, tried in turn
+_SUMMED = 64.0  # roundings of an answer of small scores, at most
 _SETTLED = 8.0  # roundings: a misfit that is nothing else
 _CLOSER = 4.0
 _READ = 1e-13  # relative error of read-outs that plateaus told
@@ -127,7 +128,7 @@ def _draw_soft_sequences(model: MultiHead, count: int, rng: np.random.Generator)
 def _measure_misfit(
     model: MultiHead, asked: list[tuple[Stack, Matrix]], anchor: Anchor | None = None
 ) -> Vector:
-    """Answers less those of the model, in units of token values; then what read-outs changed by."""
+    """Answers less those of the model, in units of their sizes; then what read-outs changed by."""
     parts = [
         (answers - model(X)) / _measure_answer_sizes(model, X)[:, None] for X, answers in asked
     ]
@@ -137,7 +138,9 @@ def _measure_misfit(
 
 
 def _measure_answer_sizes(model: MultiHead, X: Stack) -> Vector:
-    size = model.magnitude(X)
+    """Token values; more where scores of long tokens cancel, whose rounding an answer shows."""
+    by = model.yardstick(X, EPS)
+    size = np.maximum(by.size, by.rounding / (_SUMMED * EPS))
     return np.where(size > 0, size, 1.0)
 
 

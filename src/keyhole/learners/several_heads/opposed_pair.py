@@ -1,4 +1,4 @@
-r"""Two nearly equal heads with opposite read-outs, beside heads that are known.
+r"""Two nearly equal heads with opposite read-outs, alone or beside heads that are known.
 
 With $W_\pm = W \pm G/2$ and $V_\pm = \pm V$ they switch together on hard pairs of tokens, and no
 plateau shows them. On $[y + x; y]$ they answer, up to $G^3$, $V^\top x\,(x^\top G y)\,\sigma'(a)$
@@ -6,7 +6,8 @@ with $a = x^\top W y$. A second copy of the first token makes that $\sigma'(a + 
 $$\sqrt{\sigma'(a + \log 2) / (2\,\sigma'(a))} = (1 + e^a) / (1 + 2 e^a)$$
 tells a, hence $V^\top x\,(x^\top G y)$. The known heads are kept out in two ways: by x that none of
 them reads, and, along the directions left, by last tokens at which all of them are hard. Only the
-product of V and G acts to first order; how it is shared out is for a fit.
+product of V and G acts to first order; how it is shared out is for a fit. A third copy, whose
+answer two tell beforehand, shows early whether there are two such heads at all.
 """
 
 from __future__ import annotations
@@ -15,13 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Stack, Vector, pin_one_thread, rms
+from keyhole._arrays import Matrix, Stack, Vector, pin_one_thread, rms
 from keyhole.learners.joint_heads.hard_pairs import LoneTokens
-from keyhole.learners.several_heads.heads_fit import (
-    ask_soft_sequences,
-    fit_heads_jointly,
-    is_small_model,
-)
 from keyhole.learners.several_heads.pairs import Unresolved, logistic
 from keyhole.models import MultiHead
 from keyhole.oracles import Counted
@@ -35,13 +31,14 @@ _SOFT = 8.0  # scores that two answers tell
 _LONG = 400.0  # last tokens over usual ones
 _DRAWS = 60
 _SIZED = (0.3, 3.0)
-_SCALES = 4
+_SCALES = 8
+_SIZES = 4.0 ** np.arange(-10, 11)  # of tokens, where nothing is known of scores
+_FEW = 2  # pairs that are asked at each of these
+_FADED = 0.1  # of what pairs act at most
+_PROBES = 4  # pairs that tell the size of tokens
+_FORETOLD = 1e-2  # of an answer, what a third copy may add to what two foretell
 _SHIFTS = (0.02, -0.02, 0.05, -0.05, 0.1, -0.1)
-_SHARES = (1e-2, 50.0)  # of V, between which a share is looked for
-_LEAN = 1.0  # c at which the two lean well apart
-_LONGEST = 1e4  # a score of such tokens, were they not orthogonal
-_SHARED = 4  # times that V and G are shared out anew
-_SETTLED = 1e-6  # a change of V that answers at small scores do not tell
+_NEARLY = 1e-7  # of W, the difference of two heads at first
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -111,7 +108,7 @@ def add_opposed_pair(
     """
     reader = PairReader(oracle, lone, others)
     with pin_one_thread():
-        silent, loud = _split_directions(others)
+        silent, loud = split_directions(others)
         Y = np.linalg.qr(rng.normal(size=(others.width, others.width)))[0].T
         size, seen = _read_silent(reader, silent, Y)
         V, G = _share_products(reader, silent, Y, size, seen)
@@ -120,9 +117,10 @@ def add_opposed_pair(
     return _add_heads(others, basis, loud, rows)
 
 
-def _split_directions(others: MultiHead) -> tuple[Matrix, Matrix]:
+def split_directions(others: MultiHead) -> tuple[Matrix, Matrix]:
     """Orthonormal directions that none of the heads reads, and the others."""
-    left, values, _ = np.linalg.svd(np.concatenate(list(others.V), axis=1))
+    readouts = np.concatenate([np.zeros((others.width, 1)), *others.V], axis=1)
+    left, values, _ = np.linalg.svd(readouts)
     rank = int((values > _ZERO * values[0]).sum())
     if others.width - rank < 2:
         raise Unresolved
@@ -131,22 +129,64 @@ def _split_directions(others: MultiHead) -> tuple[Matrix, Matrix]:
 
 def _read_silent(reader: PairReader, X: Matrix, Y: Matrix) -> tuple[float, Products]:
     """What pairs along directions that no other head reads tell, and the length of their tokens."""
-    others = reader.others
-    size = float(np.sqrt(others.width / np.linalg.norm(others.W, axis=(1, 2)).max()))
+    size = _choose_size(reader, X, Y)
     for _ in range(_SCALES):
         x, y = size * np.repeat(X, len(Y), axis=0), size * np.tile(Y, (len(X), 1))
         scores, acts = reader.read(x, y)
-        if (
-            not np.abs(acts[np.isfinite(scores)]).max(initial=0.0)
-            > _SEEN * np.abs(reader.lone.answer(size * Y)).max()
-        ):
-            raise Unresolved
-        typical = rms(scores[np.isfinite(scores)])
-        if _SIZED[0] <= typical <= _SIZED[1] and np.isfinite(scores).all():
+        if np.isfinite(scores).all():
             table = scores.reshape(len(X), len(Y)) / size**2
             return size, Products(table, acts.reshape(len(X), len(Y), -1) / size**3)
-        size /= np.sqrt(np.clip(typical, 0.05, 20.0)) if np.isfinite(scores).all() else 2.0
+        size /= np.sqrt(2.0)
     raise Unresolved
+
+
+def _choose_size(reader: PairReader, X: Matrix, Y: Matrix) -> float:
+    """The length of tokens at which some pairs are soft, where they act as two such heads do."""
+    count = min(_PROBES, len(X), len(Y))
+    X, Y = X[:count], Y[:count]
+    size = _guess_size(reader, X, Y)
+    for _ in range(_SCALES):
+        scores, acts = reader.read(size * X, size * Y)
+        clear = np.isfinite(scores)
+        if clear.all():
+            typical = rms(scores)
+            if _SIZED[0] <= typical <= _SIZED[1]:
+                _check_foretold(reader, size * X, size * Y, scores, acts)
+                return size
+            size /= np.sqrt(np.clip(typical, 0.05, 20.0))
+        else:
+            size /= 2.0
+    raise Unresolved
+
+
+def _guess_size(reader: PairReader, X: Matrix, Y: Matrix) -> float:
+    """The length of tokens at which the known heads are soft, or at which pairs act most.
+
+    Raises:
+        Unresolved: pairs that other heads should be silent on act at every length.
+    """
+    if len(reader.others.W):
+        largest = np.linalg.norm(reader.others.W, axis=(1, 2)).max()
+        return float(np.sqrt(reader.others.width / largest))
+    X, Y = X[:_FEW], Y[:_FEW]
+    sizes = np.repeat(_SIZES, len(X))[:, None]
+    x, y = sizes * np.tile(X, (len(_SIZES), 1)), sizes * np.tile(Y, (len(_SIZES), 1))
+    answers = np.abs(reader.measure_past_last(x, y, 1)).max(axis=1) / sizes[:, 0]
+    acting = answers.reshape(len(_SIZES), -1).sum(axis=1)
+    # Other heads act most where they are hard.
+    if not max(acting[0], acting[-1]) < _FADED * acting.max():
+        raise Unresolved
+    return float(_SIZES[acting.argmax()])
+
+
+def _check_foretold(reader: PairReader, x: Matrix, y: Matrix, scores: Vector, acts: Matrix) -> None:
+    """Raise Unresolved where nothing acts, or three copies do not act as two such heads do."""
+    foretold = acts * _lean(scores + np.log(3.0))[:, None]
+    size = np.abs(foretold).max()
+    if not size > _SEEN * np.abs(reader.lone.answer(y)).max():
+        raise Unresolved
+    if np.abs(reader.measure_past_last(x, y, 3) - foretold).max() > _FORETOLD * size:
+        raise Unresolved
 
 
 def _share_products(
@@ -277,14 +317,18 @@ def _read_around(
 def _add_heads(
     others: MultiHead, basis: _SilentParts, loud: Matrix, rows: list[tuple[Vector, Vector, Vector]]
 ) -> MultiHead:
-    """The known heads and the two, their read-outs as large as the largest of the others."""
+    """The known heads and the two, their read-outs as large as the largest of the others.
+
+    Where there are none they are taken to be nearly equal.
+    """
     X = np.concatenate([basis.X, loud])
     known = basis.scores, basis.V, basis.G
     found = [
         np.concatenate([part, *(row[i][None] for row in rows)]) for i, part in enumerate(known)
     ]
     W, V, G = X.T @ found[0] @ basis.Y, X.T @ found[1], X.T @ found[2] @ basis.Y
-    share = float(np.abs(others.V).max() / np.abs(V).max())
+    nearly = float(np.linalg.norm(G) / (_NEARLY * np.linalg.norm(W)))
+    share = float(np.abs(others.V).max() / np.abs(V).max()) if len(others.V) else nearly
     return put_pair(others, W, share * V, G / share)
 
 
@@ -299,84 +343,3 @@ def put_pair(others: MultiHead, W: Matrix, V: Matrix, G: Matrix) -> MultiHead:
         others.c,
         others.U,
     )
-
-
-def find_opposed_pair(
-    oracle: Counted, lone: LoneTokens, others: MultiHead, rng: np.random.Generator
-) -> MultiHead:
-    """The known heads and the two, all fitted to soft answers.
-
-    Raises:
-        Unresolved: no such pair shows, or there are too many parameters to fit.
-    """
-    if not is_small_model(put_pair(others, others.W[0], others.V[0], others.W[0])):
-        raise Unresolved
-    with oracle.phase("apart"):
-        rough = add_opposed_pair(oracle, lone, others, rng)
-    with oracle.phase("polish"):
-        asked = ask_soft_sequences(oracle, rough, rng)
-    model = fit_heads_jointly(_refit_others(rough, asked), asked, EPS)
-    for _ in range(_SHARED):
-        with oracle.phase("apart"):
-            share = _measure_share(PairReader(oracle, lone, others), model, rng)
-        model = _share_out(model, share)
-        if abs(share - 1.0) <= _SETTLED:
-            break
-        model = fit_heads_jointly(model, asked, EPS)
-    return model
-
-
-def _measure_share(reader: PairReader, model: MultiHead, rng: np.random.Generator) -> float:
-    r"""By how much V is to be larger, and G smaller.
-
-    At $x^\top W y = 0$ the two answer $s\,V^\top x \tanh(c / s)$ with $4 c = x^\top G y$: for y so
-    long that c is of order one that tells s.
-    """
-    others, pair = _split_pair(model)
-    silent = _split_directions(others)[0]
-    x = silent[int(((silent @ pair.V[0]) ** 2).sum(axis=1).argmax())]
-    row = x @ pair.W.mean(axis=0)
-    y = rng.normal(size=len(x))
-    y -= (y @ row) / (row @ row) * row
-    lean = float(x @ (pair.W[0] - pair.W[1]) @ y) / 4.0
-    # Weights that are off by 1e-9 move longer tokens away from the middle of both heads.
-    squared = min(_LEAN / abs(lean), _LONGEST / float(np.linalg.norm(row) * np.linalg.norm(y)))
-    long, c = np.sqrt(squared), squared * abs(lean)
-    seen = reader.measure_past_last(long * x[None], long * y[None], 1)[0] / long
-    V = x @ pair.V[0]
-    return _solve_share(float(seen @ V / (V @ V) * np.sign(lean)), c)
-
-
-def _solve_share(seen: float, c: float) -> float:
-    """The s with s tanh(c / s) = seen; 1 where that tells none."""
-    from scipy.optimize import brentq
-
-    def miss(share: float) -> float:
-        return share * float(np.tanh(c / share)) - seen
-
-    # It rises with s, from 0 to c.
-    if not miss(_SHARES[0]) < 0.0 < miss(_SHARES[1]):
-        return 1.0
-    return float(brentq(miss, *_SHARES, xtol=1e-15, rtol=4.0 * EPS))
-
-
-def _split_pair(model: MultiHead) -> tuple[MultiHead, MultiHead]:
-    """All heads but the last two, and these."""
-    W, V, h = model.W, model.V, model.h
-    others = MultiHead(W[:-2], V[:-2], None if h is None else h[:-2], model.c, model.U)
-    return others, MultiHead(W[-2:], V[-2:])
-
-
-def _refit_others(model: MultiHead, asked: list[tuple[Stack, Matrix]]) -> MultiHead:
-    """The model, its other heads fitted to what the two leave: they were read beside these."""
-    others, pair = _split_pair(model)
-    left = [(X, answers - pair(X)) for X, answers in asked]
-    others = fit_heads_jointly(others, left, EPS)
-    return put_pair(others, pair.W.mean(axis=0), pair.V[0], pair.W[0] - pair.W[1])
-
-
-def _share_out(model: MultiHead, share: float) -> MultiHead:
-    """The model with V of its last two heads so many times as large, and G smaller."""
-    others, pair = _split_pair(model)
-    G = pair.W[0] - pair.W[1]
-    return put_pair(others, pair.W.mean(axis=0), share * pair.V[0], G / share)

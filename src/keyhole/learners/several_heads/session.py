@@ -35,7 +35,7 @@ from keyhole.learners.several_heads.heads_fit import (
 )
 from keyhole.learners.several_heads.last_column import measure_heads
 from keyhole.learners.several_heads.mirror_pairs import add_unseen_pair
-from keyhole.learners.several_heads.opposed_pair import find_opposed_pair
+from keyhole.learners.several_heads.opposed_search import find_lone_pair, find_opposed_pairs
 from keyhole.learners.several_heads.pairs import (
     Pairs,
     Unresolved,
@@ -73,8 +73,6 @@ _PAIR = 2
 _ALMOST = 0.1  # relative disagreement that Gauss-Newton may mend
 _WELL = 0.25  # of the tolerance
 _FINE = 2.0**20  # roundings within which a model agrees closely, tokens stretched included
-_OPPOSED = 3  # searches for a pair that no plateau shows
-_BESIDE = 0.02  # of answers, what such a pair may act beside the others
 _AGAIN = 2  # searches for heads that coincide, behind a model that is right but not as closely
 _FAINT = 2.0**20  # roundings of the largest read-out within which another may be none
 _UNRESOLVED = Ending(status=Status.UNRESOLVED)
@@ -136,26 +134,25 @@ class SeveralHeadsSession:
                 break
             try:
                 model, self.jumps = recover_heads_jointly(self.oracle, lone, measuring)
+            # What rounding leaves of two heads that cancel looks like many.
             except Dependent:
-                return False
+                return self._confirm_any(find_lone_pair(self.oracle, lone, measuring), checking)
             except Unseparated:
                 self.failed += 1
                 continue
             if self._confirm_polished(model, measuring, checking):
                 return True
             self.failed += 1
-        return self._recover_opposed(lone, measuring, checking)
+        return self._confirm_any(find_opposed_pairs(self.oracle, lone, measuring), checking)
 
-    def _recover_opposed(
-        self, lone: LoneTokens, rng: np.random.Generator, checking: np.random.Generator
+    def _confirm_any(
+        self, found: Iterator[tuple[MultiHead, Jumps | None]], checking: np.random.Generator
     ) -> bool:
-        """Whether a pair of nearly equal heads was found that no plateau shows, beside others."""
-        for _ in range(_OPPOSED):
-            with suppress(Unseparated, Unresolved):
-                others, self.jumps = recover_heads_jointly(self.oracle, lone, rng, misfit=_BESIDE)
-                model = find_opposed_pair(self.oracle, lone, others, rng)
-                if self._confirm_model(model, checking):
-                    return True
+        """Whether fresh queries agree with one of these, each found with its steps."""
+        for model, jumps in found:
+            self.jumps = jumps
+            if self._confirm_model(model, checking):
+                return True
         return False
 
     def _confirm_polished(
