@@ -1,4 +1,7 @@
-"""Gated networks recovered: verdicts, queries beside the limit, function error, time."""
+"""Gated networks recovered: verdicts, queries beside the limit, function error, time.
+
+A kind is the activation of the gates, and after an x how steep these are: silu, gelux0.1.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ def recover_one(size: Size, kind: str, seed: int) -> Case:
     """Hide one Gaussian network and recover it."""
     d, k, m = size
     rng = np.random.default_rng([seed, *size])
-    truth = keyhole.Gated.random(d, hidden=k, outputs=m, activation=kind, rng=rng)
+    activation, _, scale = kind.partition("x")
+    truth = keyhole.Gated.random(
+        d, hidden=k, outputs=m, activation=activation, scale=float(scale or 1), rng=rng
+    )
     return recover(truth, keyhole.GatedNetwork(), truth.degrees_of_freedom / m, rng)
 
 

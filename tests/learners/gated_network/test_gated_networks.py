@@ -21,6 +21,7 @@ from keyhole import (
 from keyhole.learners.gated_network.across import find_units
 from keyhole.learners.gated_network.gate_kinks import Circle, resolve_circle
 from keyhole.learners.gated_network.gated_form import GatedForm
+from keyhole.learners.gated_network.single_kinks import resolve_singly
 from keyhole.learners.gated_network.whole_fit import PARTS, differentiate, move_form
 from support import measures
 
@@ -70,7 +71,22 @@ def test_larger_networks_come_back_exactly_on_every_seed_for_four_times_the_limi
         truth, recovery = check(24, 64, 24, activation, seed)
         asked = recovery.ledger.total(without="verify").sequences
         ratios.append(asked / (truth.degrees_of_freedom / truth.outputs))
-    assert np.median(ratios) <= 4.2
+    assert np.median(ratios) <= 4.0
+
+
+@BOTH
+@pytest.mark.parametrize(("d", "k", "m", "seeds"), [(5, 6, 1, 3), (6, 6, 2, 2)])
+def test_networks_of_one_output_or_two_come_back(d, k, m, seeds, activation):
+    for seed in range(100, 100 + seeds):
+        check(d, k, m, activation, seed)
+
+
+@pytest.mark.slow
+@BOTH
+@pytest.mark.parametrize(("d", "k", "m"), [(8, 12, 1), (12, 16, 2)])
+def test_larger_networks_of_one_output_or_two_come_back(d, k, m, activation):
+    for seed in range(200, 206):
+        check(d, k, m, activation, seed)
 
 
 @BOTH
@@ -85,12 +101,13 @@ def test_the_very_units_come_back_up_to_order_and_a_factor(activation):
     assert np.abs(np.einsum("mk,kd->kmd", model.C, model.B)[nearest] - products).max() <= 1e-8
 
 
-@pytest.mark.parametrize("scale", [0.05, 20.0])
+@pytest.mark.parametrize("scale", [0.05, 0.1, 10.0, 20.0])
 def test_gates_much_wider_or_narrower_than_one_come_back(scale):
-    truth, rng = hidden_network(5, 8, 4, "silu", 1, scale)
-    recovery = GatedNetwork().run(Local(truth), rng=rng)
-    assert recovery.verdict is Verdict.EXACT, recovery.sentence
-    assert function_error(truth, recovery.model, rng, radii=RADII / scale) <= 1e-9
+    for seed in range(1, 3):
+        truth, rng = hidden_network(5, 8, 4, "silu", seed, scale)
+        recovery = GatedNetwork().run(Local(truth), rng=rng)
+        assert recovery.verdict is Verdict.EXACT, recovery.sentence
+        assert function_error(truth, recovery.model, rng, radii=RADII / scale) <= 1e-9
 
 
 def test_half_a_circle_meets_every_gate_once():
@@ -104,6 +121,40 @@ def test_half_a_circle_meets_every_gate_once():
         found = find_units(kinks, rng=rng)
         unit = truth.A / np.linalg.norm(truth.A, axis=1, keepdims=True)
         assert np.allclose(np.abs(found.n @ unit.T).max(axis=1), 1.0, atol=1e-6)
+
+
+def circle_of(truth, rng):
+    x0, u = np.linalg.qr(rng.normal(size=(truth.width, 2)))[0].T
+    by_hand = np.sort(np.arctan(-(truth.A @ x0) / (truth.A @ u)))
+    return Circle(lambda x: truth.points(FAR * x) / FAR**2, x0, u), by_hand
+
+
+def test_kinks_are_found_one_by_one_where_outputs_do_not_tell_them_apart():
+    found = 0
+    for seed in range(20):
+        truth, rng = hidden_network(6, 9, 1 + seed % 2, "silu", seed)
+        circle, by_hand = circle_of(truth, rng)
+        theta = resolve_singly(circle, most=64).theta
+        found += len(theta) == len(by_hand) and np.allclose(theta, by_hand, atol=1e-7)
+    assert found >= 18
+
+
+def test_a_kink_in_a_cluster_and_two_kinks_in_one_gap_are_told():
+    # Of two kinks that cancel at a place outside them one alone would explain every sample.
+    truth, rng = hidden_network(8, 12, 1, "silu", 4)
+    circle, by_hand = circle_of(truth, rng)
+    assert np.allclose(resolve_singly(circle, most=64).theta, by_hand, atol=1e-7)
+
+
+def test_a_kink_found_twice_is_dropped_and_a_faint_one_is_kept():
+    truth, rng = hidden_network(64, 128, 64, "silu", 500)
+    circle, by_hand = circle_of(truth, rng.spawn(2)[0])
+    with np.errstate(all="ignore"):
+        assert np.allclose(resolve_circle(circle, most=256).theta, by_hand, atol=1e-8)
+    truth, rng = hidden_network(6, 5, 4, "silu", 3)
+    faint = Gated(truth.A, truth.a, truth.B, truth.b, truth.C * [1, 1, 1, 1, 1e-8], truth.c)
+    circle, by_hand = circle_of(faint, rng)
+    assert np.allclose(resolve_circle(circle, most=64).theta, by_hand, atol=1e-4)
 
 
 def test_derivatives_of_a_form_are_what_small_changes_show(rng):
@@ -193,7 +244,15 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("make", OTHERS)
+def first_output(make):
+    def make_narrow(rng):
+        target = make(rng)
+        return lambda X: target(X)[:, :1]
+
+    return make_narrow
+
+
+@pytest.mark.parametrize("make", [*OTHERS, *map(first_output, OTHERS)])
 def test_other_targets_are_refused_and_never_called_exact(make):
     for seed in range(2):
         rng = np.random.default_rng(seed)
@@ -203,14 +262,6 @@ def test_other_targets_are_refused_and_never_called_exact(make):
         case = recovery.counterexample
         assert np.allclose(target(case.tokens[None])[0], case.answer, rtol=1e-12)
         assert case.gap > 0
-
-
-def test_too_few_outputs_are_said():
-    truth, rng = hidden_network(5, 4, 2, "silu", 0)
-    recovery = GatedNetwork().run(Local(truth), rng=rng)
-    assert recovery.verdict is Verdict.UNVERIFIED
-    assert recovery.status is Status.NO_GATED_NETWORK
-    assert "from 3 outputs on" in recovery.sentence
 
 
 def test_a_budget_is_kept_at_every_size():
@@ -223,7 +274,7 @@ def test_a_budget_is_kept_at_every_size():
 
 
 def test_a_plan_foresees_what_is_asked():
-    for d, k, m in ((8, 16, 8), (8, 16, 3)):
+    for d, k, m in ((8, 16, 8), (8, 16, 3), (6, 8, 1)):
         net, rng = hidden_network(d, k, m, "gelu", 3)
         plan = GatedNetwork(hidden=k).plan(d, outputs=m)
         asked = GatedNetwork().run(Local(net), rng=rng).ledger.total().sequences

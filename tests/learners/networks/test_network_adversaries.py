@@ -9,8 +9,8 @@ import pytest
 
 from keyhole import AbsAffine, Head, Local, ReluNet, Status, Verdict
 from keyhole.errors import BadAnswer
-from keyhole.learners.networks.bends import is_smooth as bends_everywhere
 from keyhole.learners.networks.deeper import has_deeper_bends
+from keyhole.learners.networks.kinks import is_smooth as bends_everywhere
 from keyhole.learners.networks.learner import Network
 
 D = 6
@@ -267,6 +267,17 @@ def test_awkward_networks_come_back(name, seed):
     assert np.abs(recovery.model.points(x) - answers).max() <= 1e-7 * spread
 
 
+def test_narrow_ridges_come_back_at_a_rate():
+    """Far out they are constant: what small errors of slopes add up to there is most of it."""
+    verdicts = []
+    for seed in range(2, 12):
+        target = ridges(np.random.default_rng([seed, 78]), 8, 0.01)
+        verdicts.append(
+            Network(most=256).run(Local(target), rng=np.random.default_rng(seed)).verdict
+        )
+    assert verdicts.count(Verdict.EXACT) >= 8
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_answers_that_are_no_numbers_are_refused(bad, rng):
     network = net(rng)
@@ -324,7 +335,7 @@ def answer_two_layers(d, k, m, seed):
 
 
 def test_two_hidden_layers_are_recognised_by_bends_that_do_not_go_on():
-    """Of 48 such networks 40 were, within the questions of one line and its slopes."""
+    """Of 48 such networks 46 were, within the questions of one line and its slopes."""
     recognised = []
     for (d, k, m), seed in product(((5, 6, 1), (8, 12, 4), (10, 20, 10)), range(4)):
         rng = np.random.default_rng(seed)
@@ -333,7 +344,7 @@ def test_two_hidden_layers_are_recognised_by_bends_that_do_not_go_on():
         recognised.append(recovery.status is Status.DEEPER)
         if recognised[-1]:
             assert recovery.ledger.total(without="verify").sequences <= 320
-    assert np.mean(recognised) >= 0.6
+    assert np.mean(recognised) >= 0.75
 
 
 def test_bends_of_one_hidden_layer_go_on_even_where_some_are_unknown(rng):

@@ -55,7 +55,8 @@ def test_one_output_costs_little_more_than_one_query_per_parameter(d, k, rng):
     runs, limit = [recovered(d, k, 1, seed) for seed in range(3)], k * (d + 1) + d + 1
     assert all(recovery.verdict is Verdict.EXACT for _, recovery in runs)
     assert all(recovery.degrees_of_freedom == limit for _, recovery in runs)
-    assert np.median([recovery.ledger.total().sequences for _, recovery in runs]) <= 1.25 * limit
+    asked = [recovery.ledger.total(without="verify").sequences for _, recovery in runs]
+    assert np.median(asked) <= 1.15 * limit
     assert all(function_error(truth, recovery.model, rng) <= 1e-8 for truth, recovery in runs)
 
 
@@ -346,9 +347,13 @@ def test_both_sides_of_a_narrow_ridge_are_found(width, outputs, rng):
         np.testing.assert_allclose(bends.t, [0.3, 0.3 + width], atol=0.1 * width)
 
 
-@pytest.mark.parametrize(("outputs", "most"), [(2, 4.2), (3, 3.0), (8, 2.2), (40, 2.0)])
-def test_kinks_of_several_outputs_cost_about_two_samples_each(outputs, most, rng):
-    asked, count = [], 60
+@pytest.mark.parametrize(
+    ("outputs", "most", "count"),
+    # among so many kinks nothing is asked to tell whether the answers bend everywhere
+    [(2, 4.2, 60), (3, 3.0, 60), (8, 2.2, 60), (40, 2.0, 60), (40, 1.88, 300)],
+)
+def test_kinks_of_several_outputs_cost_about_two_samples_each(outputs, most, count, rng):
+    asked = []
     for _ in range(6):
         kinks, jumps = np.tan(rng.uniform(-1.5, 1.5, count)), rng.normal(size=(count, outputs))
         function, seen = hinges(kinks, jumps), [0]

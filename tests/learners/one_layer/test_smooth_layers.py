@@ -11,6 +11,7 @@ from keyhole import (
     Head,
     Local,
     OneLayer,
+    Outcome,
     ReluNet,
     SmoothLayer,
     Verdict,
@@ -21,6 +22,8 @@ from keyhole import (
 from keyhole.learners.one_layer.segments import Segments, cut_to_one_way, find_shares
 from keyhole.learners.one_layer.smooth_mixing import measure_slopes
 from keyhole.learners.verifying.swelling import is_swollen
+
+pytestmark = pytest.mark.theorem("keyhole/segment-scores")
 
 WIDTH = 5
 
@@ -36,6 +39,8 @@ def draw_layer(rng, activation="gelu", *, outputs=3, gated=False, **options):
 def check_recovery(truth, rng, tolerance=1e-8):
     recovery = SmoothLayer().run(Local(truth), rng=rng)
     assert recovery.verdict is Verdict.EXACT, recovery.sentence
+    assert recovery.certificate.theorem == "keyhole/segment-scores"
+    assert recovery.certificate.outcome is Outcome.HOLDS
     model = recovery.unwrap()
     W = np.asarray(truth.head.W)
     np.testing.assert_allclose(model.head.W, W, atol=tolerance * np.abs(W).max())
@@ -53,6 +58,21 @@ def test_attention_before_smooth_units_comes_back(activation, outputs, rng):
 
 def test_attention_before_gated_units_comes_back(rng):
     check_recovery(draw_layer(rng, "silu", outputs=5, gated=True), rng)
+
+
+@pytest.mark.parametrize(("activation", "gated"), [("gelu", False), ("silu", True)])
+def test_the_units_of_the_network_are_told_one_by_one(activation, gated, rng):
+    truth = draw_layer(rng, activation, outputs=5, gated=gated)
+    recovery = check_recovery(truth, rng)
+    units = recovery.units
+    assert units.activation == activation
+    assert len(units.sizes) == len(units.bars) == truth.net.hidden
+    assert units.bars.max() < 1e-6
+    assert f"8 {activation} units, the faintest" in recovery.determined
+
+
+def test_a_gated_network_of_one_output_behind_attention_comes_back(rng):
+    check_recovery(draw_layer(rng, "silu", outputs=1, gated=True), rng)
 
 
 def test_a_residual_past_the_attention_comes_back(rng):

@@ -22,8 +22,9 @@ from keyhole import (
     save,
 )
 from keyhole.learners.recognising.recognition import recognise
+from keyhole.learners.smooth_network.offset_fit import place_points
 from keyhole.learners.smooth_network.offsets import step_across
-from keyhole.learners.smooth_network.unit_kinds import UNIT_KINDS
+from keyhole.learners.smooth_network.unit_kinds import UNIT_KINDS, SmoothForm
 from keyhole.learners.verifying.rules import replay_witness
 from keyhole.models.last_token.activations import ACTIVATIONS
 from keyhole.models.registry import name_kind
@@ -61,6 +62,13 @@ def test_networks_come_back_exactly_on_every_seed_with_their_activation_found(
 ):
     for seed in range(seeds):
         check(d, k, m, activation, seed)
+
+
+def test_the_fit_of_offsets_asks_the_origin():
+    truth, rng = hidden_network(40, 6, 3, "gelu", 0)
+    lines = replace(truth, activation="relu").normal_form()
+    x = place_points(SmoothForm(lines, np.ones(6), "gelu"), 12, rng=rng)
+    assert np.linalg.norm(x, axis=1).min() == 0.0
 
 
 @EVERY

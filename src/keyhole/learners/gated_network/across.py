@@ -19,20 +19,31 @@ from itertools import pairwise
 
 import numpy as np
 
-from keyhole._arrays import Mask, Matrix, Vector
+from keyhole._arrays import Mask, Matrix, Vector, rms
 from keyhole.learners.gated_network.gate_kinks import Kinks
 from keyhole.learners.gated_network.gated_form import GatedForm
 from keyhole.learners.networks.jacobians import choose_block_ends
 
-_BLOCK = 0.92  # kinks between two places, as a share of the outputs
-_STEP = 1 / 12  # across the plane, as a share of the room to the next kink
+BLOCK = 0.92  # kinks between two places, as a share of the outputs
+_STEP = 1 / 100  # across the plane, as a share of the room to the next kink
+_STEP_FEW = 1 / 30  # the same with few outputs, where the rest hangs on it
 _TURN = 0.4  # of the two angles at a place, to both sides, as a share of that room
 _SLACK = 1e5  # roundings beyond which a step has crossed a kink: forms carry many of them
 _SHORTER = 4.0
 _AGAIN = 5
 _NEWTON = 6
 _MANY = 6  # places from which on each has its own forms
-_UNCLEAR = 0.01  # sine of the angle of gate and factor, below which a third answer is taken
+_SIDES = 1.5  # answers, for each side over the outputs
+_SPOILT = 1e-6  # of answers, left along a direction whose steps crossed a kink
+_STEPPED = 1e-9  # what is no rounding of a place of the circle
+_MENDED = 2  # how often such directions are measured again
+TELLING = 3  # outputs from which on they tell kinks between two places apart
+_UNEVEN, _EVEN = (
+    1e-2,
+    1e-4,
+)  # deviations beside the even part, and beside the odd one, that are real
+_VANISHED = 1e-6  # of what a unit adds, that is none
+_UNCLEAR = 12.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -59,7 +70,7 @@ def choose_places(kinks: Kinks) -> Places:
     wrapped = np.concatenate([theta[-1:] - np.pi, theta, theta[:1] + np.pi])
     centre = (wrapped[1:] + wrapped[:-1]) / 2
     room = np.diff(wrapped) / 2
-    block = max(1, int(_BLOCK * kinks.C.shape[1]))
+    block = max(1, int(BLOCK * kinks.C.shape[1]))
     region = choose_block_ends(kinks.C, room, block)
     at, room = centre[region], room[region]
     turn = np.minimum(_TURN * room, 0.5)
@@ -105,8 +116,23 @@ class _Across:
     kinks: Kinks
     places: Places
     V: Matrix
+    share: float
     x: list[Matrix]
     y: list[Matrix]
+
+    def measure(self) -> tuple[Matrix, Matrix]:
+        """α and β of all kinks, by direction and kink."""
+        count = len(self.V)
+        forms = self.open(self.step(0), np.ones(count, dtype=np.bool_))
+        parts = [np.zeros((2, count, 0))]
+        for place, (first, last) in enumerate(pairwise(self.places.region), start=1):
+            parts.append(np.stack(self.cross(forms, place, first, last)))
+        alpha, beta = np.concatenate(parts, axis=2)
+        return alpha, beta
+
+    def step(self, place: int) -> Vector:
+        """The first step at a place along every direction."""
+        return np.full(len(self.V), self.share * self.places.room[place])
 
     def take(self, angle: float, h: Vector, which: Mask) -> Matrix:
         """What steps h v add at an angle."""
@@ -130,14 +156,15 @@ class _Across:
         C = self.kinks.C[first:last]
         inverse = np.linalg.pinv(C)
         steps = [(angles[0], 1.0), (angles[1], 1.0)]
+        h = self.step(place)
+        first_step = self.step(0)
         # Where gate and factor vanish nearly together, two answers fit them exchanged as well;
         # and errors add up from place to place.
-        unclear = np.abs(np.sin(theta - eta)).min() < max(_UNCLEAR, self.places.room[place])
-        if unclear or len(self.places.region) > _MANY:
+        unclear = np.abs(np.sin(theta - eta)).min() < _UNCLEAR * h[0]
+        few = self.kinks.C.shape[1] < TELLING
+        if unclear or few or len(self.places.region) > _MANY:
             steps.append((angles[0], -1.0))
         count = len(self.V)
-        h = np.full(count, _STEP * self.places.room[place])
-        first_step = np.full(count, _STEP * self.places.room[0])
         alpha, beta = np.zeros((2, count, last - first))
         todo = np.ones(count, dtype=np.bool_)
         own = _Forms(*(part.copy() for part in (forms.by_x0, forms.by_u, forms.square)))
@@ -157,6 +184,8 @@ class _Across:
                 own.put(_assemble_forms(taken, (angles[0], angles[1]), h[todo]), todo)
             crossed = off > _SLACK * self.kinks.noise
             crossed |= self._find_crossed(alpha[todo], theta, angles, h[todo])
+            crossed |= _find_vanished(shares, steps, theta, eta)
+            crossed |= _find_uneven(shares, alpha[todo], beta[todo], h[todo])
             todo[todo] = crossed
             if not todo.any():
                 break
@@ -182,6 +211,28 @@ class _Across:
         forms.by_x0 = forms.by_x0 - (alpha * np.sin(eta) + beta * np.sin(theta)) @ C
         forms.by_u = forms.by_u + (alpha * np.cos(eta) + beta * np.cos(theta)) @ C
         forms.square = forms.square + (alpha * beta) @ C
+
+
+def _find_uneven(shares: list[Matrix], alpha: Matrix, beta: Matrix, h: Vector) -> Mask:
+    """Steps ahead and back whose even part is not h² α β: one of them crossed a kink."""
+    if len(shares) < 3:
+        return np.zeros(len(h), dtype=np.bool_)
+    even = (shares[0] + shares[2]) / 2
+    foreseen = h[:, None] ** 2 * alpha * beta
+    size = np.abs(shares[0] - shares[2]) / 2
+    uneven: Mask = np.abs(even - foreseen) > _UNEVEN * (np.abs(foreseen) + _EVEN * size)
+    return np.any(uneven, axis=1)
+
+
+def _find_vanished(
+    shares: list[Matrix], steps: list[tuple[float, float]], theta: Vector, eta: Vector
+) -> Mask:
+    """Steps after which a unit adds nothing: they crossed its kink, whatever pair explains that."""
+    vanished = np.zeros(len(shares[0]), dtype=np.bool_)
+    for share, (angle, _) in zip(shares, steps, strict=True):
+        before = np.sin(angle - theta) * np.sin(angle - eta)
+        vanished |= (np.abs(share + before) < _VANISHED * np.abs(before)).any(axis=1)
+    return vanished
 
 
 def _solve_pairs(
@@ -225,32 +276,61 @@ def find_units(kinks: Kinks, *, rng: np.random.Generator) -> GatedForm:
     d = len(circle.u)
     plane = np.column_stack([circle.x0, circle.u])
     V = np.linalg.qr(np.column_stack([plane, rng.normal(size=(d, d - 2))]))[0][:, 2:].T
-    state = _Across(kinks, choose_places(kinks), V, [circle.at(kinks.places)], [kinks.values])
-    every = np.ones(d - 2, dtype=np.bool_)
-    forms = state.open(np.full(d - 2, _STEP * state.places.room[0]), every)
-    parts = [np.zeros((2, d - 2, 0))]
-    for place, (first, last) in enumerate(pairwise(state.places.region), start=1):
-        parts.append(np.stack(state.cross(forms, place, first, last)))
-    alpha, beta = np.concatenate(parts, axis=2)
-    n = _join_vectors(kinks.theta, alpha, plane, V)
-    b = _join_vectors(kinks.eta, beta, plane, V)
+    places = choose_places(kinks)
+    apart = rng.normal(size=(count_apart(d, *kinks.C.shape), d)) / d**0.5
+    x = [circle.at(kinks.places), apart]
+    y = [kinks.values, circle.ask(apart)]
+    alpha, beta = np.zeros((2, d - 2, len(kinks.theta)))
+
+    def measure(which: Mask, share: float) -> GatedForm:
+        alpha[which], beta[which] = _Across(kinks, places, V[which], share, x, y).measure()
+        n = _join_vectors(kinks.theta, alpha, plane, V)
+        b = _join_vectors(kinks.eta, beta, plane, V)
+        return find_sides(_scale_units(n, b, kinks.C), np.concatenate(x), np.concatenate(y))
+
+    share = _STEP if kinks.C.shape[1] >= TELLING else _STEP_FEW
+    far = measure(np.ones(d - 2, dtype=np.bool_), share)
+    for _ in range(_MENDED):
+        spoilt = _find_spoilt(far, V, np.concatenate(x), np.concatenate(y))
+        # Where most are spoilt it is not for steps that crossed a kink unnoticed.
+        if not spoilt.any() or 2 * spoilt.sum() > d - 1:
+            break
+        share /= _SHORTER**2
+        far = measure(spoilt, share)
+    return far
+
+
+def count_apart(width: int, hidden: int, outputs: int) -> int:
+    """Points away from the circle that sides need: steps across show 3(d - 1) of their products."""
+    return max(0, int(np.ceil(_SIDES * hidden / outputs)) - 3 * (width - 1))
+
+
+def _find_spoilt(far: GatedForm, V: Matrix, x: Matrix, y: Matrix) -> Mask:
+    """Directions along which the units found do not explain the answers."""
+    unexplained = np.abs(y - far.points(x)).max(axis=1) > _SPOILT * rms(y)
+    stepped = np.abs(x @ V.T) > _STEPPED
+    # What is away from the circle in all directions tells nothing of one.
+    stepped[stepped.sum(axis=1) > 1] = False
+    return (stepped & unexplained[:, None]).any(axis=0)
+
+
+def _scale_units(n: Matrix, b: Matrix, C: Matrix) -> GatedForm:
+    """Units through the origin, their vectors scaled to length one."""
     long_n: Vector = np.linalg.norm(n, axis=1)
     long_b: Vector = np.linalg.norm(b, axis=1)
-    C: Matrix = kinks.C * (long_n * long_b)[:, None]
-    x, y = np.concatenate(state.x), np.concatenate(state.y)
-    k, m = len(kinks.theta), int(kinks.C.shape[1])
-    far = GatedForm(
+    k, m = len(C), int(C.shape[1])
+    zero: Vector = np.zeros(k)
+    return GatedForm(
         n / long_n[:, None],
-        np.zeros(k),
+        zero,
         np.ones(k),
-        np.zeros(k),
+        zero,
         b / long_b[:, None],
-        np.zeros(k),
-        C,
+        zero,
+        C * (long_n * long_b)[:, None],
         np.zeros(m),
         None,
     )
-    return find_sides(far, x, y)
 
 
 def _join_vectors(angle: Vector, across: Matrix, plane: Matrix, V: Matrix) -> Matrix:

@@ -14,21 +14,31 @@ import numpy as np
 
 from keyhole._arrays import EPS, Matrix, Vector, pin_one_thread, rms
 from keyhole.errors import BudgetSpent
-from keyhole.learners.gated_network.across import find_units
+from keyhole.learners.gated_network.across import TELLING, find_units
 from keyhole.learners.gated_network.gate_kinks import Circle, resolve_circle
-from keyhole.learners.gated_network.gate_offsets import SaturatedGates, solve_gate_offsets
+from keyhole.learners.gated_network.gate_offsets import (
+    SaturatedGates,
+    count_pairs,
+    solve_gate_offsets,
+)
 from keyhole.learners.gated_network.gated_form import GatedForm
+from keyhole.learners.gated_network.single_kinks import resolve_singly
 from keyhole.learners.gated_network.whole_fit import estimate_gate_bars, fit_form
 from keyhole.learners.networks.kinks import Ask, Unresolved
 from keyhole.learners.networks.lines import Phase
 from keyhole.learners.smooth_network.unit_kinds import UNIT_KINDS
-from keyhole.learners.smooth_network.unit_widths import Readings, mend_widths, read_units
+from keyhole.learners.smooth_network.unit_widths import (
+    Readings,
+    count_blocks,
+    mend_widths,
+    read_units,
+)
 from keyhole.models.last_token.gated import gated_freedom
 
 KINDS = tuple(UNIT_KINDS)
-LEAST_OUTPUTS = 3  # with fewer, output weights do not tell units apart
 _FAR = 2.0**40  # where gates are saturated to the last digit
-_ALIKE = 1e-4  # from a larger relative error far away the fit may not find its way
+_PRECISE_FAR = 1e-5  # relative error far away, from which on another circle is looked at
+_ALIKE = 1e-4  # from a larger one the fit may not find its way
 _CHECKED = 6  # points of that check
 _SHARE = 1.15  # answers of the fit per parameter
 _STEPS = 12
@@ -60,7 +70,13 @@ class LearnedGates:
 def count_fitted_answers(width: int, hidden: int, outputs: int) -> int:
     """Answers that the fit takes."""
     freedom = gated_freedom(width, hidden=hidden, outputs=outputs)
-    return int(np.ceil(_SHARE * freedom / outputs)) + 4
+    return int(np.ceil(_SHARE * freedom / outputs)) + 6
+
+
+def count_new_answers(width: int, hidden: int, outputs: int) -> int:
+    """Those of them that are asked for the fit: offsets and widths have some already."""
+    told = count_pairs(hidden, outputs) + count_blocks(width, hidden, outputs) // 2
+    return count_fitted_answers(width, hidden, outputs) - told
 
 
 def learn_gated_units(
@@ -75,7 +91,7 @@ def learn_gated_units(
     kinds: tuple[str, ...] = KINDS,
     phase: Phase = lambda name: nullcontext(),
 ) -> LearnedGates:
-    """A gated network with three outputs or more from its values at points.
+    """A gated network from its values at points.
 
     Args:
         ask: answers (batch, outputs) to points (batch, width).
@@ -88,7 +104,7 @@ def learn_gated_units(
         kinds: of gates that are tried.
         phase: books what is asked inside it under a name.
     """
-    if outputs < LEAST_OUTPUTS or width < 3:
+    if width < 3:
         return LearnedGates()
     stages = _Stages(ask, width, outputs, roundoff, most, kinds, phase, rng)
     far: GatedForm | None = None
@@ -96,10 +112,12 @@ def learn_gated_units(
     for _ in range(rounds):
         try:
             with pin_one_thread(), np.errstate(all="ignore"):
-                far, gap = stages.look_far()
+                seen, error = stages.look_far()
         except (Unresolved, np.linalg.LinAlgError):
             continue
-        if gap <= max(_ALIKE, 1e6 * roundoff):
+        if error < gap:
+            far, gap = seen, error
+        if gap <= max(_PRECISE_FAR, 1e6 * roundoff):
             break
     if far is None or gap > max(_ALIKE, 1e6 * roundoff):
         return LearnedGates()
@@ -134,7 +152,8 @@ class _Stages:
         plane = np.linalg.qr(self.rng.normal(size=(self.width, 2)))[0].T
         with self.phase("kinks"):
             circle = Circle(self.ask_far, plane[0], plane[1])
-            kinks = resolve_circle(circle, most=self.most, roundoff=self.roundoff)
+            resolve = resolve_circle if self.outputs >= TELLING else resolve_singly
+            kinks = resolve(circle, most=self.most, roundoff=self.roundoff)
         with self.phase("slopes"):
             far = find_units(kinks, rng=self.rng)
         x = self.rng.normal(size=(_CHECKED, self.width)) / self.width**0.5
@@ -166,26 +185,30 @@ class _Stages:
             )
             for kind in likeliest
         ]
-        count = count_fitted_answers(self.width, *found.D.shape)
+        # Answers that told offsets and widths tell the rest as well as any.
+        told = np.concatenate([found.x, readings.x]), np.concatenate([found.y, readings.y])
+        count = count_new_answers(self.width, *found.D.shape)
         unit = measure_unit(starts[0])
-        x, y = self.ask_near(unit, count)
+        x, y = self.ask_near(unit, count, told)
         fits: list[tuple[float, int, GatedForm]] = []
         for i, start in enumerate(starts):
-            form = fit_form(start, x, y, steps=_STEPS, iterations=_ITERATIONS)
+            form = _fit_answers(start, x, y)
             fits.append((_measure_left(form, x, y), i, form))
             if fits[-1][0] <= max(_FITS, 1e4 * self.roundoff):
                 break
         left, _, form = min(fits)
         form, x, y = self.polish(form, left, unit, x, y)
-        return form, estimate_gate_bars(form, x, y, rng=self.rng)
+        return form, estimate_gate_bars(form, x, y, _weigh_answers(y), rng=self.rng)
 
-    def ask_near(self, unit: float, count: int) -> tuple[Matrix, Matrix]:
-        """New points about the gates, and answers there."""
+    def ask_near(
+        self, unit: float, count: int, told: tuple[Matrix, Matrix]
+    ) -> tuple[Matrix, Matrix]:
+        """Points and answers with new ones about the gates."""
         x = unit * self.rng.normal(size=(count, self.width))
         # Half of the points lie where gates are nearly saturated, and tell their slopes.
         x[::2] *= 2.0
         with self.phase("fit"):
-            return x, self.ask(x)
+            return np.concatenate([told[0], x]), np.concatenate([told[1], self.ask(x)])
 
     def polish(
         self, form: GatedForm, left: float, unit: float, x: Matrix, y: Matrix
@@ -195,17 +218,27 @@ class _Stages:
             # What more answers cannot mend is not a matter of how many there are.
             if not _PRECISE + 1e3 * self.roundoff < left < _STALLED:
                 break
-            more, answers = self.ask_near(unit, len(x) // 5)
-            x = np.concatenate([x, more])
-            y = np.concatenate([y, answers])
-            form = fit_form(form, x, y, steps=_STEPS, iterations=_ITERATIONS)
+            x, y = self.ask_near(unit, len(x) // 5, (x, y))
+            form = _fit_answers(form, x, y)
             left = _measure_left(form, x, y)
         return form, x, y
 
 
+def _fit_answers(form: GatedForm, x: Matrix, y: Matrix) -> GatedForm:
+    """The form fitted to answers, of which those far out count no more than others."""
+    return fit_form(form, x, y, weight=_weigh_answers(y), steps=_STEPS, iterations=_ITERATIONS)
+
+
+def _weigh_answers(y: Matrix) -> Vector:
+    """Weights with which answers far out count no more than those near the gates."""
+    size = np.sqrt((y**2).mean(axis=1))
+    return 1 / np.maximum(size, max(float(np.median(size)), 1e-300))
+
+
 def _measure_left(form: GatedForm, x: Matrix, y: Matrix) -> float:
     """What a form leaves of answers, beside them."""
-    return rms(y - form.points(x)) / max(rms(y), 1e-300)
+    weight = _weigh_answers(y)[:, None]
+    return rms(weight * (y - form.points(x))) / max(rms(weight * y), 1e-300)
 
 
 def measure_unit(form: GatedForm) -> float:

@@ -39,6 +39,7 @@ _NEAR = 1e-7  # distance of the samples that show rounding
 _STEPS = 40
 _MENDED = 6  # how often cells where too much is left are halved
 _WRONG = 1e4  # roundings that are too much
+_FAINT = 1e-3  # jumps beside the median that may be none
 _DAMPING = Damping(1e-9, lambda now: max(now / 10, 1e-14), lambda now: 10 * now)
 
 
@@ -162,7 +163,7 @@ class _Samples:
         count = min(_RUN, self.F.shape[1] - 1) + 2
         after = slice(at + 3, at + 3 + count)
         t = self.t[at : at + 3 + count] - self.t[at + 1]
-        phi = _expand_near(t, float(t[-1] - t[0]))
+        phi = expand_near(t, float(t[-1] - t[0]))
         weights = phi[3:] @ np.linalg.inv(phi[:3])
         rho = self.F[after] - weights @ self.F[at : at + 3]
         bar = self.noise * (1 + np.abs(weights).sum(axis=1))
@@ -203,7 +204,7 @@ class _Samples:
             # Two kinks in one cell leave more than one such function.
             if np.linalg.norm(k) < _APART * np.linalg.norm(rows[0]) * np.linalg.norm(rows[1]):
                 return None
-            pair = _find_root_pair(k, float(t[-1] - t[0]), edges[j] - edge, edges[j + 1] + 1e-12)
+            pair = find_root_pair(k, float(t[-1] - t[0]), edges[j] - edge, edges[j + 1] + 1e-12)
             # What samples of two pieces leave is zero at the last of them.
             if pair is None or pair[0] < edges[j] + edge - 2e-12:
                 return None
@@ -211,12 +212,12 @@ class _Samples:
         return kinks
 
 
-def _expand_near(t: Vector, h: float) -> Matrix:
+def expand_near(t: Vector, h: float) -> Matrix:
     """The same span near 0, in functions of size one within h: 1, sin 2t/h, (1 - cos 2t)/h^2."""
     return np.column_stack([np.ones_like(t), np.sin(2 * t) / h, 2 * (np.sin(t) / h) ** 2])
 
 
-def _find_root_pair(k: Vector, h: float, low: float, high: float) -> tuple[float, float] | None:
+def find_root_pair(k: Vector, h: float, low: float, high: float) -> tuple[float, float] | None:
     """The root of k in a cell, and the other one; None unless exactly one lies there.
 
     With w = tan(t)/h it is a quadratic equation, $(k_0 h^2 + 2 k_2) w^2 + 2 k_1 w + k_0 = 0$.
@@ -246,23 +247,63 @@ def resolve_circle(circle: Circle, *, most: int, roundoff: float = EPS) -> Kinks
         Unresolved: the function is not piecewise quadratic, or bends too often.
     """
     t = np.linspace(-np.pi / 2, np.pi / 2, _FIRST)
-    near = t[_FIRST // 2] + _NEAR * np.arange(1, 5)
-    F = circle(np.concatenate([t, near]))
-    second = np.diff(F[_FIRST:], 2, axis=0)
-    noise = max(4 * roundoff * float(np.abs(F).max()), float(np.abs(second).max()))
-    samples = _Samples(circle, noise + 1e-300, most, t, F[:_FIRST])
+    F = circle(t)
+    noise = measure_noise(circle, F, roundoff)
+    samples = _Samples(circle, noise, most, t, F)
     for _ in range(_MENDED):
         found = np.array(sorted(samples.run())).reshape(-1, 2)
         if len(found) > most:
             raise Crowded
         kinks = refine_kinks(circle, noise, found[:, 0], found[:, 1], samples.t, samples.F)
-        left = np.abs(kinks.points(samples.t) - samples.F).max(axis=1)
-        if left.max() <= _WRONG * samples.noise:
-            return kinks
+        left = _measure_sample_gaps(kinks)
+        if left.max() <= _WRONG * noise:
+            return _drop_faint_kinks(kinks)
         # A run that was explained wrongly leaves something where it is.
         worst = int(np.argmax(left))
         samples.halve(np.arange(max(0, worst - 3), min(len(left) - 1, worst + 3)))
     raise Unresolved
+
+
+def measure_noise(circle: Circle, F: Matrix, roundoff: float) -> float:
+    """Rounding of answers like F, from samples so near each other that nothing else shows."""
+    near: Vector = np.asarray(_NEAR * np.arange(1, 5), dtype=np.float64)
+    second = np.diff(circle(near), 2, axis=0)
+    return max(4 * roundoff * float(np.abs(F).max()), float(np.abs(second).max())) + 1e-300
+
+
+def finish_kinks(
+    circle: Circle, noise: float, pairs: Matrix, places: Vector, F: Matrix
+) -> Kinks | None:
+    """Kinks that explain every sample, from where they seem to be; None where none do."""
+    kinks = refine_kinks(circle, noise, pairs[:, 0], pairs[:, 1], places, F)
+    return _drop_faint_kinks(kinks) if _measure_sample_gaps(kinks).max() <= _WRONG * noise else None
+
+
+def _measure_sample_gaps(kinks: Kinks) -> Vector:
+    """What is left of every sample."""
+    return np.asarray(np.abs(kinks.points(kinks.places) - kinks.values).max(axis=1))
+
+
+def _drop_faint_kinks(kinks: Kinks) -> Kinks:
+    """The same without kinks that no sample needs, as one found twice leaves."""
+    if not len(kinks.theta):
+        return kinks
+    size: Vector = np.linalg.norm(kinks.C, axis=1)
+    faint: Indices = np.argsort(size)[: int((size < _FAINT * np.median(size)).sum())]
+    allowed = max(float(_measure_sample_gaps(kinks).max()), kinks.noise) * _SLACK
+    for theta in kinks.theta[faint]:
+        kept = kinks.theta != theta
+        fewer = refine_kinks(
+            kinks.circle,
+            kinks.noise,
+            kinks.theta[kept],
+            kinks.eta[kept],
+            kinks.places,
+            kinks.values,
+        )
+        if _measure_sample_gaps(fewer).max() <= allowed:
+            return _drop_faint_kinks(fewer)
+    return kinks
 
 
 @dataclass(frozen=True, eq=False, slots=True)

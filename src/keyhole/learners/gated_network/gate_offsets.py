@@ -34,7 +34,8 @@ _DRAWS = 256
 _PER_PAIR = 64
 _MORE = 12  # how often points are added, at most
 _PRODUCTS = 8  # repetitions for the products
-_FARTHER = 5
+_OUTSIDE = 4.0  # where points lie at first, beside where every gate seems saturated
+_FARTHER = 5  # how often they are moved out
 _STEADY = 1e-6
 
 
@@ -45,7 +46,7 @@ class SaturatedGates:
     Args:
         form: all but widths and kind.
         reach: how far from its hyperplane every gate is saturated.
-        x: points asked.
+        x: every point asked, gates saturated or not.
         y: answers there.
     """
 
@@ -98,7 +99,7 @@ def find_gate_reach(ask: Ask, far: GatedForm, *, rng: np.random.Generator) -> fl
     x = RAY[:, None] * u[best]
     left = ask(x) - far.points(x)
     slopes = np.diff(left, axis=0) / np.diff(RAY)[:, None]
-    return float(RAY[find_steady_step(slopes)] * margins[best])
+    return float(RAY[find_steady_step(RAY[1:], slopes)] * margins[best])
 
 
 def _build_rows(far: GatedForm, x: Matrix) -> Matrix:
@@ -141,22 +142,24 @@ def solve_gate_offsets(
     """
     reach = find_gate_reach(ask, far, rng=rng)
     u = choose_pairs(far, rng=rng)
-    R = 2 * reach / float(find_margins(far.n, u).min())
-    best = np.inf
-    found = SaturatedGates(far, reach, np.zeros((0, u.shape[1])), np.zeros((0, len(far.c))))
+    R = _OUTSIDE * reach / float(find_margins(far.n, u).min())
+    best, form = np.inf, far
+    asked: list[Matrix] = []
+    answers: list[Matrix] = []
     for _ in range(_FARTHER):
         x = R * u
         y = ask(x)
-        form, rest = _solve_for_offsets(far, x, y)
+        asked.append(x)
+        answers.append(y)
+        solved, rest = _solve_for_offsets(far, x, y)
         size = rms(y - far.points(x))
         if rest / max(size, 1e-300) < best:
-            best = rest / max(size, 1e-300)
-            found = SaturatedGates(form, reach, x, y)
+            best, form = rest / max(size, 1e-300), solved
         if rest <= max(_STEADY * size, 3 * gap * rms(y)):
             break
         R *= 4
         reach *= 4
-    return replace(found, reach=reach)
+    return SaturatedGates(form, reach, np.concatenate(asked), np.concatenate(answers))
 
 
 def _solve_for_offsets(far: GatedForm, x: Matrix, y: Matrix) -> tuple[GatedForm, float]:

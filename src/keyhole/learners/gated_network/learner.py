@@ -12,11 +12,11 @@ from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.found_units import FoundUnits, list_found_units
+from keyhole.learners.gated_network.across import BLOCK, TELLING, count_apart
 from keyhole.learners.gated_network.all_gates import (
     KINDS,
-    LEAST_OUTPUTS,
     LearnedGates,
-    count_fitted_answers,
+    count_new_answers,
     learn_gated_units,
 )
 from keyhole.learners.gated_network.gate_offsets import RAY, count_pairs
@@ -44,12 +44,12 @@ from keyhole.models.last_token.gated import gated_freedom
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
 
-_PER_KINK = 4.6  # queries on the circle
+_PER_KINK, _PER_SINGLE_KINK = 4.6, 11.0  # queries on the circle, and with one output or two
 
 
 @dataclass(frozen=True, slots=True)
 class GatedNetwork:
-    """Learner of a gated network with three outputs or more that reads the last token.
+    """Learner of a gated network that reads the last token.
 
     Args:
         activation: of the gates: silu (SwiGLU), gelu (GEGLU), gelu_tanh or softplus; found when
@@ -81,14 +81,17 @@ class GatedNetwork:
         return Plan(by_phase=by_phase, at_most=at_most, degrees_of_freedom=count, outputs=outputs)
 
     def _count_phases(self, width: int, hidden: int, outputs: int) -> dict[str, int]:
-        places = -(-hidden // max(1, int(0.92 * outputs)))
+        if outputs < TELLING:
+            kinks, slopes = _PER_SINGLE_KINK * hidden, 3 * (hidden + 1)
+        else:
+            kinks, slopes = _PER_KINK * hidden, 3 + 2 * -(-hidden // int(BLOCK * outputs))
         return {
-            "kinks": 21 + int(_PER_KINK * hidden),
-            "slopes": max(0, width - 2) * (2 * places + 3),
+            "kinks": 21 + int(kinks),
+            "slopes": max(0, width - 2) * slopes + count_apart(width, hidden, outputs),
             "check": 6,
             "offsets": len(RAY) + 2 * count_pairs(hidden, outputs),
             "widths": count_readings(width, hidden, outputs),
-            "fit": count_fitted_answers(width, hidden, outputs),
+            "fit": count_new_answers(width, hidden, outputs),
             "verify": QUERIES,
         }
 
@@ -161,10 +164,7 @@ class _GatedRun:
     def _refuse(self, seen: Examination) -> Ending:
         if self.learned.form is not None and seen.fresh.relative <= SMOOTH_NETWORK.near:
             return Ending(status=Status.ROUGH)
-        detail = describe_gap(seen.worst)
-        if self.outputs < LEAST_OUTPUTS:
-            detail += f" Gated networks are found from {LEAST_OUTPUTS} outputs on."
-        doubt = Doubt(Status.NO_GATED_NETWORK, seen.worst, detail.strip())
+        doubt = Doubt(Status.NO_GATED_NETWORK, seen.worst, describe_gap(seen.worst))
         return resolve_doubt(self.oracle, doubt)
 
     def conclude(
@@ -172,7 +172,7 @@ class _GatedRun:
     ) -> Recovery[Gated | AbsAffine]:
         """The recovery."""
         model = self.model if isinstance(self.model, Gated) else None
-        units = self._list_gates()
+        units = list_gates(self.learned)
         return conclude(
             self.oracle,
             ending,
@@ -184,20 +184,6 @@ class _GatedRun:
                 certificate=None if seen is None else self._certify(model, ending.verdict, seen),
                 units=units,
             ),
-        )
-
-    def _list_gates(self) -> FoundUnits | None:
-        """The gates, where they were told apart."""
-        form, learned = self.learned.form, self.learned
-        if form is None:
-            return None
-        sizes: Vector = np.linalg.norm(form.C, axis=1)
-        return list_found_units(
-            form.kind or "",
-            sizes,
-            learned.bars,
-            unread=learned.unread,
-            parallel=find_parallel_groups(form.n),
         )
 
     def _certify(
@@ -216,6 +202,21 @@ class _GatedRun:
             ),
             conclusion=(conclude_agreement(seen.fresh),),
         )
+
+
+def list_gates(learned: LearnedGates) -> FoundUnits | None:
+    """The gates, where they were told apart."""
+    form = learned.form
+    if form is None:
+        return None
+    sizes: Vector = np.linalg.norm(form.C, axis=1)
+    return list_found_units(
+        form.kind or "",
+        sizes,
+        learned.bars,
+        unread=learned.unread,
+        parallel=find_parallel_groups(form.n),
+    )
 
 
 def _find_distance(model: Gated) -> float:

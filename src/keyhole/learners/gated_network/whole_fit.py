@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keyhole._arrays import EPS, Array, Matrix, Vector, pin_one_thread, rms
-from keyhole.learners.fitting import solve_whole_step
+from keyhole.learners.fitting import solve_formed_step, solve_whole_step
 from keyhole.learners.gated_network.gated_form import GatedForm
 from keyhole.models.last_token.gated import gated_freedom
 
 PARTS = ("n", "t", "s", "b", "e", "C", "c")
-FAR = ("n", "b", "C")
 _DRAWS, _BAR_ITERATIONS = 2, 200  # of noise, for error bars
+_FORMED = 3_000_000  # entries of a matrix that is formed
 _GAINS = 0.7  # a step that leaves more than this share is the last
 
 
@@ -126,31 +126,44 @@ def fit_form(
         iterations: of LSMR in each.
     """
     weight = np.ones(len(x)) if weight is None else weight
-    best, size = form, rms((y - form.points(x)) * weight[:, None])
+
+    def take_step(here: GatedForm, *, formed: bool) -> GatedForm:
+        slopes = differentiate(here, x, weight)
+        missing = (y - here.points(x)) * weight[:, None]
+        if formed:
+            return move_form(here, solve_formed_step(slopes, missing, parts))
+        return move_form(here, solve_whole_step(slopes, missing, parts, iterations=iterations))
+
+    def measure(form: GatedForm) -> float:
+        return rms((y - form.points(x)) * weight[:, None])
+
+    best, size = form, measure(form)
+    freedom = gated_freedom(x.shape[1], hidden=form.hidden, outputs=y.shape[1])
+    # LSMR finds the way from afar; where the matrix is small the rest is solved for exactly.
+    ways = (False, True) if y.size * freedom <= _FORMED else (False,)
     with pin_one_thread(), np.errstate(all="ignore"):
-        for _ in range(steps):
-            slopes = differentiate(best, x, weight)
-            missing = (y - best.points(x)) * weight[:, None]
-            step = solve_whole_step(slopes, missing, parts, iterations=iterations)
-            moved = move_form(best, step)
-            left = rms((y - moved.points(x)) * weight[:, None])
-            if not left < size:
-                break
-            gained = left < _GAINS * size
-            best, size = moved, left
-            if not gained:
-                break
+        for formed in ways:
+            for _ in range(steps):
+                moved = take_step(best, formed=formed)
+                left = measure(moved)
+                if not left < size:
+                    break
+                gained = left < _GAINS * size
+                best, size = moved, left
+                if not gained:
+                    break
     return best
 
 
 def estimate_gate_bars(
-    form: GatedForm, x: Matrix, y: Matrix, *, rng: np.random.Generator
+    form: GatedForm, x: Matrix, y: Matrix, weight: Vector, *, rng: np.random.Generator
 ) -> Vector:
     """Standard error of the normal of each gate: how far noise like what is left moves it."""
     freedom = gated_freedom(form.n.shape[1], hidden=form.hidden, outputs=y.shape[1])
     spare = max(1 - freedom / y.size, 1 / y.size)
-    noise = max(rms(y - form.points(x)) / np.sqrt(spare), EPS * rms(y))
-    slopes = differentiate(form, x, np.ones(len(x)))
+    left = weight[:, None] * (y - form.points(x))
+    noise = max(rms(left) / np.sqrt(spare), EPS * rms(weight[:, None] * y))
+    slopes = differentiate(form, x, weight)
     with pin_one_thread(), np.errstate(all="ignore"):
         moved = [
             solve_whole_step(

@@ -20,7 +20,7 @@ from keyhole.learners.networks.kinks import Bends, Line, Noise
 from keyhole.oracles.own_time import check_own_time
 
 _CLOSER = 3  # rounds of samples in regions whose slope is poorly known
-_DOUBT = 5e4  # how poorly: error beside the typical jump, in units of the rounding
+DOUBT = 5e4  # how poorly: error beside the typical jump, in units of the rounding
 _SURER = 3e3  # the same with two outputs, whose jumps are not measured again
 _PARALLEL = 1e-3  # distance of unit jumps, up to a sign, that are parallel
 _STEPS = 6  # of moving the kinks
@@ -28,10 +28,10 @@ _SETTLED = 1e-2  # of the roundings that a step could explain, when it is the la
 _RIDGE = 1e-14  # keeps the equations of kinks definite
 
 
-def ask_closer(bends: Bends) -> Bends:
-    """The same bends, from a few more samples where slopes are poorly known."""
+def ask_closer(bends: Bends, doubt: float) -> Bends:
+    """The same bends, from a few more samples where slopes are known less well than `doubt`."""
     for _ in range(_CLOSER):
-        more = _find_doubtful_places(bends)
+        more = _find_doubtful_places(bends, doubt)
         if not len(more):
             break
         places = np.concatenate([bends.places, more])
@@ -48,7 +48,7 @@ def has_parallel_jumps(jumps: Matrix) -> bool:
     return bool(alike > 1 - _PARALLEL**2 / 2)
 
 
-def _find_doubtful_places(bends: Bends) -> Vector:
+def _find_doubtful_places(bends: Bends, doubt: float) -> Vector:
     """One more place, away from its samples, in each region whose slope is poorly known."""
     t = bends.t
     if len(t) < 2:
@@ -59,7 +59,7 @@ def _find_doubtful_places(bends: Bends) -> Vector:
     error = bends.bars[1:-1] * spread / rms(jumps)
     two = bends.values.shape[1] < 3
     worst = np.argsort(-error)[: max(2, len(t) // (2 if two else 8))]
-    allowed = (_SURER if two else _DOUBT) * bends.noise.share
+    allowed = (_SURER if two else doubt) * bends.noise.share
     chosen = np.sort(worst[error[worst] > allowed])
     places = [_find_emptiest_place(bends.places, float(a[i]), float(b[i])) for i in chosen]
     return np.array(places)
@@ -79,7 +79,7 @@ class _BrokenLine:
 
     Args:
         V: first slope, values at the kinks, last slope.
-        H: Cholesky factor of A^T A, in banded form.
+        H: the factors L D L^T of A^T A: the diagonal D, and what is below that of L.
         followed: how V changes where a kink is moved.
         read: what makes slopes of V, one row per region.
         normal: normal matrix of the kinks, with V made up for.
@@ -87,7 +87,7 @@ class _BrokenLine:
     """
 
     V: Matrix
-    H: Matrix
+    H: tuple[Vector, Vector]
     followed: Matrix
     read: Any
     normal: Matrix
@@ -95,7 +95,7 @@ class _BrokenLine:
 
     def solve_values(self, right: Matrix) -> Matrix:
         """The inverse of A^T A times a matrix."""
-        return _solve_banded(self.H, right)
+        return _solve_tridiagonal(self.H, right)
 
     def solve_kinks(self, right: Matrix) -> Matrix:
         """The inverse of the normal matrix of the kinks times a matrix."""
@@ -108,16 +108,23 @@ class _BrokenLine:
         return np.asarray(solved, dtype=np.float64) * scale[:, None]
 
 
-def _solve_banded(H: Matrix, right: Matrix) -> Matrix:
-    from scipy.linalg import cho_solve_banded
+def _factor_tridiagonal(diagonal: Vector, beside: Vector) -> tuple[Vector, Vector]:
+    from scipy.linalg.lapack import dpttrf
 
-    return np.asarray(cho_solve_banded((H, False), right, check_finite=False), dtype=np.float64)
+    D, L, info = dpttrf(diagonal, beside)
+    if info:
+        raise np.linalg.LinAlgError("samples that say nothing of a slope or a value.")
+    return D, L
+
+
+def _solve_tridiagonal(H: tuple[Vector, Vector], right: Matrix) -> Matrix:
+    from scipy.linalg.lapack import dpttrs
+
+    return np.asarray(dpttrs(*H, right)[0], dtype=np.float64)
 
 
 def _fit_values(t: Vector, places: Vector, values: Matrix, weight: Vector) -> _BrokenLine:
     """Slopes and values at given kinks, and the equations of a first-order shift of these."""
-    from scipy.linalg import cholesky_banded
-
     k = len(t)
     region = np.searchsorted(t, places)
     before, behind = t[np.maximum(region - 1, 0)], t[np.minimum(region, k - 1)]
@@ -131,14 +138,13 @@ def _fit_values(t: Vector, places: Vector, values: Matrix, weight: Vector) -> _B
     E = _spread_rows(region, near * weight, far * weight, k + 2)[:, 1:-1]
     F = values * weight[:, None]
     square = A.T @ A
-    upper = np.r_[0.0, square.diagonal(1)]
-    H = np.asarray(cholesky_banded(np.stack([upper, square.diagonal()]), check_finite=False))
+    H = _factor_tridiagonal(square.diagonal(), square.diagonal(1))
     V = np.zeros((k + 2, values.shape[1]))
     for _ in range(2):
-        V = V + _solve_banded(H, A.T @ (F - A @ V))
+        V = V + _solve_tridiagonal(H, A.T @ (F - A @ V))
     E = E.toarray()
-    followed = _solve_banded(H, A.T @ E)
-    followed = followed + _solve_banded(H, A.T @ (E - A @ followed))
+    followed = _solve_tridiagonal(H, A.T @ E)
+    followed = followed + _solve_tridiagonal(H, A.T @ (E - A @ followed))
     beside = E - A @ followed
     read = _read_slopes(t)
     D = np.diff(read @ V, axis=0)

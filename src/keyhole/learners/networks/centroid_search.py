@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import EPS, Array, Indices, Mask, Matrix, Vector
-from keyhole.learners.networks.bend_fit import ask_closer, has_parallel_jumps, refine_bends
-from keyhole.learners.networks.bends import SUSPICIOUS, is_smooth
+from keyhole.learners.networks.bend_fit import DOUBT, ask_closer, has_parallel_jumps, refine_bends
 from keyhole.learners.networks.kinks import (
+    LINEAR,
+    SUSPICIOUS,
     Bends,
     Crowded,
     Line,
@@ -30,6 +31,7 @@ from keyhole.learners.networks.kinks import (
     Smooth,
     Unresolved,
     find_middle,
+    is_smooth,
 )
 
 _SLACK = 12.0  # deviations beyond this many noises are real
@@ -68,15 +70,8 @@ class _Between:
 
     def keep(self, which: Mask) -> _Between:
         """Some of the intervals."""
-        return _Between(
-            self.a[which],
-            self.b[which],
-            self.J[which],
-            self.E[which],
-            self.reach[:, which],
-            self.centroid[which],
-            self.tilts[:, which],
-        )
+        rows = self.a[which], self.b[which], self.J[which], self.E[which]
+        return _Between(*rows, self.reach[:, which], self.centroid[which], self.tilts[:, which])
 
 
 @dataclass(slots=True)
@@ -138,10 +133,14 @@ class CentroidSearch:
                 continue
             self.refuse_smooth(between)
             # Where pieces are many kinks apart, samples far from each other have one between.
-            if 8 * (self.count > 0).sum() > len(self.count):
+            if self.has_closed(8):
                 self.window = _WIDER
             self.probe(todo, between)
         raise Crowded if (self.count > 0).sum() > self.most else Unresolved
+
+    def has_closed(self, one_in: int) -> bool:
+        """Whether one interval in so many turned out to hold one kink or two."""
+        return bool(one_in * (self.count > 0).sum() > len(self.count))
 
     def list_kinks(self) -> Vector:
         """Every kink put down so far."""
@@ -336,7 +335,7 @@ class CentroidSearch:
 
     def refuse_smooth(self, between: _Between) -> None:
         """Look, each time that pieces have doubled, whether the function bends everywhere."""
-        if len(self.ends) <= self.suspicious:
+        if len(self.ends) <= self.suspicious or self.has_closed(LINEAR):
             return
         self.suspicious *= 2
         if is_smooth(self.line, self.noise.at, between.a, between.b):
@@ -387,7 +386,7 @@ def open_search(
 
 
 def resolve_line_by_centroids(
-    line: Line, noise: Noise, places: Vector, values: Matrix, *, most: int
+    line: Line, noise: Noise, places: Vector, values: Matrix, *, most: int, doubt: float = DOUBT
 ) -> Bends:
     """Resolve a line whose answers have two numbers or more, from the rungs of the ladder."""
     state = open_search(line, noise, places, values, most=most)
@@ -397,4 +396,4 @@ def resolve_line_by_centroids(
     if (state.count > 1).any() and has_parallel_jumps(bends.jumps):
         state.reopen_planes()
         bends = state.fit(state.run(), places, values)
-    return ask_closer(bends)
+    return ask_closer(bends, doubt)

@@ -3,7 +3,7 @@ r"""Hyperplanes that do not go on, as those of a second hidden layer do not.
 A unit of the only hidden layer bends the answers along a whole hyperplane: at any point p of it,
 off all others, $F(p + h n) - 2 F(p) + F(p - h n) = h D$. What a unit of a second hidden layer bends
 them along turns where it meets a hyperplane of the first, so that it is where it was found and not
-where it ought to be far away.
+where it ought to be far away. One of the first layer goes on, but how much it bends changes there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _ENOUGH = 2  # of these that do not go on
 _CLOSE, _WIDE = 1e-3, 0.3  # steps across, as shares of the room to the next hyperplane
 _ASIDE = 30.0  # how far from where it was met a hyperplane is looked at, in such small steps
 _THERE, _GONE = 0.1, 0.1  # of the bend, by which it may be off, and be left
+_CHANGED = 0.2  # of the bend, by which it is another
 
 
 def has_deeper_bends(
@@ -45,11 +46,19 @@ def has_deeper_bends(
     points = [(met, step), (far, _CLOSE * room), (far, _WIDE * room)]
     bends = _measure_bends(ask, n, points)
     size = np.linalg.norm(D, axis=1)
-    there, close, wide = (
-        np.linalg.norm(bend / h[:, None] - share * D, axis=1) / size
-        for bend, (_, h), share in zip(bends, points, (1.0, 0.0, 0.0), strict=True)
+    met, close, wide = (bend / h[:, None] for bend, (_, h) in zip(bends, points, strict=True))
+    there, close_left, wide_left = (
+        np.linalg.norm(jump, axis=1) / size for jump in (met - D, close, wide)
     )
-    return int(((there < _THERE) & (close < _GONE) & (wide < _GONE)).sum()) >= _ENOUGH
+    gone = (close_left < _GONE) & (wide_left < _GONE)
+    changed = _measure_gap_from_shares(close, D) / size > _CHANGED
+    return int(((there < _THERE) & (gone | changed)).sum()) >= _ENOUGH
+
+
+def _measure_gap_from_shares(jumps: Matrix, D: Matrix) -> Vector:
+    """How far jumps are from all that a point beside a hyperplane with jump D can show, 0 to D."""
+    share = np.clip(np.einsum("km,km->k", jumps, D) / np.einsum("km,km->k", D, D), 0.0, 1.0)
+    return np.linalg.norm(jumps - share[:, None] * D, axis=1)
 
 
 def _step_aside(

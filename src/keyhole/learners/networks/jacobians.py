@@ -16,7 +16,7 @@ spread is known better and better.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -192,6 +192,7 @@ class Survey:
         longest: steps are never longer than this, by station.
         level: how many of the first stations are known to have no slope across the line, and are
             not asked.
+        inverses: of the jumps between two stations.
     """
 
     bends: Bends
@@ -203,6 +204,11 @@ class Survey:
     own: Mask
     longest: Vector | float = np.inf
     level: int = 0
+    inverses: list[Matrix] = field(init=False)
+
+    def __post_init__(self) -> None:
+        blocks = pairwise(self.stations.region.tolist())
+        self.inverses = [_invert_jumps(self.jumps[a:b]) for a, b in blocks]
 
     def spread(self, done: int) -> Vector:
         """Root mean square of n_j v over the directions measured; a prior before the first."""
@@ -223,9 +229,8 @@ class Survey:
     def _solve_blocks(self, slopes: Stack) -> Matrix:
         """What each kink adds to slopes (station, direction, output), in units of its jump."""
         rows = [np.zeros((0, slopes.shape[1]))]
-        blocks = pairwise(self.stations.region.tolist())
-        for (a, b), change in zip(blocks, np.diff(slopes, axis=0), strict=True):
-            rows.append(_invert_jumps(self.jumps[a:b]) @ change.T)
+        for inverse, change in zip(self.inverses, np.diff(slopes, axis=0), strict=True):
+            rows.append(inverse @ change.T)
         return np.concatenate(rows)
 
     def step(self, done: int) -> Vector:
@@ -365,8 +370,8 @@ def _estimate_normal_bars(state: Survey) -> Vector:
     """Standard error of each scaled normal across the line, as a length."""
     rough = _estimate_slope_errors(state)
     rows = [np.zeros(0)]
-    for i, (a, b) in enumerate(pairwise(state.stations.region.tolist())):
-        gain = np.linalg.norm(_invert_jumps(state.jumps[a:b]), axis=1)
+    for i, inverse in enumerate(state.inverses):
+        gain = np.linalg.norm(inverse, axis=1)
         rows.append(gain * np.sqrt((rough[i] ** 2 + rough[i + 1] ** 2).sum()))
     return np.concatenate(rows)
 

@@ -15,6 +15,7 @@ from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.found_units import FoundUnits, list_found_units
 from keyhole.learners.networks.lines import Learned, learn_network, measure_typical_distance
 from keyhole.learners.networks.parallel import find_parallel_groups
+from keyhole.learners.networks.rounds import FRUGAL
 from keyhole.learners.networks.tangent import allow_line_queries, fit_tangent
 from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import (
@@ -66,12 +67,12 @@ class Network:
         block = max(1, int(0.85 * outputs))
         slopes = (-(-k // block) + 1) * (width - 1 + (outputs > 2))
         kinks = 30 + (5 * k if outputs < 2 else -(-21 * k // 10))
-        polish = int(0.07 * (kinks + slopes)) if outputs < 3 else 0
+        polish = int(0.02 * (kinks + slopes)) if outputs < 3 else 0
         by_phase = {
             "kinks": kinks,
             "slopes": slopes,
             "polish": polish,
-            "check": 18,
+            "check": 12,
             "verify": QUERIES,
         }
         worst = 3 * self.rounds * (64 + 20 * self.most + 8 * (self.most + 1) * width)
@@ -113,6 +114,7 @@ class _NetworkRun:
             roundoff=self.roundoff,
             most=options.most,
             rounds=options.rounds,
+            care=FRUGAL,
             phase=self.oracle.phase,
         )
         return self.learned

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from keyhole._arrays import EPS, Array, Matrix, Vector
-from keyhole.learners.networks.bends import SUSPICIOUS, is_smooth
 from keyhole.learners.networks.kinks import (
     LADDER,
+    LINEAR,
+    SUSPICIOUS,
     Bends,
     Crowded,
     Line,
@@ -25,6 +26,7 @@ from keyhole.learners.networks.kinks import (
     Smooth,
     Unresolved,
     find_middle,
+    is_smooth,
     settle_kinks,
 )
 
@@ -110,8 +112,12 @@ class _KinkSearch:
             t = np.array([[at - h, at + h] for _, at, h, _ in jobs])
             values = self.ask(t.ravel()).reshape(len(jobs), 2, -1)
             self._place(jobs, t, values)
-        met = sum(kink is not None for kink in self.kinks)
-        raise Crowded if met > self.most else Unresolved
+        raise Crowded if self.met > self.most else Unresolved
+
+    @property
+    def met(self) -> int:
+        """Kinks put down so far."""
+        return sum(kink is not None for kink in self.kinks)
 
     def _hear(self) -> None:
         """Raise the noise to the steepest piece."""
@@ -124,7 +130,7 @@ class _KinkSearch:
 
     def _refuse_smooth(self, still_open: list[int]) -> None:
         """Look, each time that pieces have doubled, whether the function bends everywhere."""
-        if len(self.pieces) <= self.suspicious:
+        if len(self.pieces) <= self.suspicious or len(self.kinks) < LINEAR * self.met:
             return
         self.suspicious *= 2
         a = np.array([self.pieces[i].b for i in still_open])

@@ -26,15 +26,15 @@ _SURELY = 1e-6  # unless they are as parallel as this
 
 def find_parallel_groups(n: Matrix) -> list[Indices]:
     """Groups of two or more normals that are one to within 1e-4, up to their signs."""
+    size = np.einsum("kd,kd->k", n, n)
+    close = size[:, None] + size - 2 * np.abs(n @ n.T) < _PARALLEL**2
+    np.fill_diagonal(close, True)
     groups: list[Indices] = []
     free = np.ones(len(n), dtype=np.bool_)
-    for j in range(len(n)):
-        if not free[j]:
-            continue
-        apart = n - np.sign(n @ n[j])[:, None] * n[j]
-        near = np.flatnonzero(free & (np.linalg.norm(apart, axis=1) < _PARALLEL))
-        free[near] = False
-        if len(near) > 1:
+    for j in np.flatnonzero(close.sum(axis=1) > 1).tolist():
+        near = np.flatnonzero(free & close[j])
+        if free[j] and len(near) > 1:
+            free[near] = False
             groups.append(near)
     return groups
 

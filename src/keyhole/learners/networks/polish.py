@@ -29,7 +29,7 @@ from keyhole.oracles.own_time import check_own_time
 
 _TRIES = 192  # places of a hyperplane, the best of which is climbed from
 _CLIMBS = 24
-_SHARP = 1.5e-10  # jumps known less well, beside those of the network, are measured again
+SHARP = 1.5e-10  # jumps known less well, beside those of the network, are measured again
 _PAIRS, _BLUNT = 4, 8  # at most four jumps and one in eight: close kinks come in pairs
 
 
@@ -112,10 +112,15 @@ def replace_hyperplanes(
 
 
 def sharpen_jumps(
-    survey: Survey, found: Found, *, radius: float, rng: np.random.Generator
+    survey: Survey,
+    found: Found,
+    *,
+    radius: float,
+    sharp: float = SHARP,
+    rng: np.random.Generator,
 ) -> Found:
     """The hyperplanes of a survey, their worst jumps measured again by four queries each."""
-    chosen, error = _find_blunt_jumps(survey, found)
+    chosen, error = _find_blunt_jumps(survey, found, sharp)
     model = found.model()
     line = survey.bends.line
     spots = [find_clean_point(model, int(j), radius=radius, rng=rng) for j in chosen]
@@ -142,13 +147,13 @@ def sharpen_jumps(
     return assemble_hyperplanes(replace(better, bends=replace(survey.bends, t=t)))
 
 
-def _find_blunt_jumps(survey: Survey, found: Found) -> tuple[Indices, Vector]:
+def _find_blunt_jumps(survey: Survey, found: Found, sharp: float) -> tuple[Indices, Vector]:
     """The kinks whose jumps are known worst, for their size across, and how well they are known."""
     bars = survey.bends.bars
     size = np.linalg.norm(found.D, axis=1)
     error = np.hypot(bars[1:], bars[:-1]) * size / np.linalg.norm(survey.jumps, axis=1)
     worst = np.argsort(-error)[: _PAIRS + len(error) // _BLUNT]
-    chosen = np.sort(worst[error[worst] * len(size) > _SHARP * size.sum()])
+    chosen = np.sort(worst[error[worst] * len(size) > sharp * size.sum()])
     return chosen, error[chosen]
 
 

@@ -25,10 +25,13 @@ from keyhole.models.relu import network_freedom
 
 _SHARE = 1.3  # answers per parameter
 _NARROW = 0.5  # ridges narrower than this share of the typical distance
+_FAR = 1000.0  # typical distances
 _PARTS = ("n", "t", "D", "P", "q")
 _STEPS = 3
-_ITERATIONS = 300
-_MOST = 1_000_000  # points times hyperplanes, at most
+_ITERATIONS = 300  # of each step, where the fit is small
+_FEWEST = 30
+_WORK = 150_000_000  # points times hyperplanes times iterations
+_MOST = 3_000_000  # points times hyperplanes, at most
 _GAINS = 0.5  # a step that leaves more than this share is the last
 
 
@@ -100,6 +103,9 @@ def place_polishing_points(model: AbsAffine, radius: float, *, rng: np.random.Ge
     count = count_polishing_points(d, hidden=model.hidden, outputs=m)
     x = radius * rng.normal(size=(count, d))
     x[::2] *= 2.0
+    # Ridges are constant far out, where the least slope that should not be there is seen.
+    if find_parallel_groups(model.n):
+        x[1::4] *= _FAR
     parts = [x]
     each = 2 * (d + 3) // m + 1
     for n, low, high in _find_narrow_ridges(model, radius):
@@ -123,6 +129,7 @@ def _find_narrow_ridges(model: AbsAffine, radius: float) -> list[tuple[Vector, f
 def fit_hyperplanes(model: AbsAffine, x: Matrix, y: Matrix) -> AbsAffine:
     """The best model met by Gauss-Newton steps from one whose sides are right."""
     own, model = _number_normals(model)
+    most = int(np.clip(_WORK / max(1, len(x) * model.hidden), _FEWEST, _ITERATIONS))
     # Far answers are larger, and so is their rounding.
     weight = 1.0 / np.maximum(model.terms(x), 1e-300)
     weight /= weight.max()
@@ -131,7 +138,7 @@ def fit_hyperplanes(model: AbsAffine, x: Matrix, y: Matrix) -> AbsAffine:
         for _ in range(_STEPS):
             left = (y - best.points(x)) * weight[:, None]
             slopes = _differentiate(best, own, x, weight)
-            step = solve_whole_step(slopes, left, _PARTS, iterations=_ITERATIONS)
+            step = solve_whole_step(slopes, left, _PARTS, iterations=most)
             moved = _move_model(best, own, step)
             after = rms((y - moved.points(x)) * weight[:, None])
             if not after < size:

@@ -10,6 +10,7 @@ from keyhole._arrays import Matrix, rms
 from keyhole.claims import Verdict
 from keyhole.identify import one_layer_freedom
 from keyhole.learners.base import Recovery
+from keyhole.learners.found_units import FoundUnits
 from keyhole.learners.one_layer.attention import Attention
 from keyhole.learners.verifying.ending import (
     Account,
@@ -31,6 +32,7 @@ class OneLayerSession:
     remembered: Remembered
     G: Network | None = field(default=None, init=False)
     found: Attention | None = field(default=None, init=False)
+    units: FoundUnits | None = field(default=None, init=False)
 
     @property
     def unseen(self) -> bool:
@@ -77,6 +79,7 @@ def conclude_layer(session: OneLayerSession, ending: Ending) -> Recovery[OneLaye
             determined=_describe_determined_layer(session, ending.verdict),
             degrees_of_freedom=_count_layer_freedom(session),
             rank=session.found.rank if session.found is not None else None,
+            units=session.units,
         ),
     )
 
@@ -120,7 +123,7 @@ def _describe_determined_layer(session: OneLayerSession, verdict: Verdict) -> st
     return (
         f"{names} and the network G(x) = g(Tx + c) that a lone token meets are determined; how G"
         " splits into values and network, a key bias, and how W splits into queries and keys are"
-        " not."
+        f" not. {'' if session.units is None else session.units.sentence}".rstrip()
     )
 
 

@@ -9,15 +9,18 @@ that errors of G do not count.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector, pin_one_thread, rms
+from keyhole.claims import Certificate, Check
 from keyhole.errors import BudgetSpent
 from keyhole.identify import matrix_rank, one_layer_freedom
 from keyhole.learners.base import Plan, Recovery, Status
-from keyhole.learners.gated_network.all_gates import LEAST_OUTPUTS, learn_gated_units
+from keyhole.learners.found_units import FoundUnits
+from keyhole.learners.gated_network.all_gates import LearnedGates, learn_gated_units
+from keyhole.learners.gated_network.learner import list_gates
 from keyhole.learners.one_layer.attention import Attention
 from keyhole.learners.one_layer.layer_account import OneLayerSession, conclude_layer
 from keyhole.learners.one_layer.learner import (
@@ -40,7 +43,8 @@ from keyhole.learners.one_layer.smooth_mixing import (
     measure_smooth_mixing,
 )
 from keyhole.learners.smooth_network.all_units import learn_smooth_units
-from keyhole.learners.smooth_network.learner import SmoothNetwork
+from keyhole.learners.smooth_network.learner import SmoothNetwork, list_smooth_units
+from keyhole.learners.verifying.certifying import assume_class, conclude_agreement
 from keyhole.learners.verifying.ending import SPENT, Ending
 from keyhole.learners.verifying.examination import Examination
 from keyhole.learners.verifying.questions import QUERIES
@@ -96,7 +100,11 @@ class SmoothLayer:
         )
 
     def run(self, oracle: Oracle, *, rng: np.random.Generator) -> Recovery[OneLayer]:
-        """Recover a layer."""
+        """Recover a layer; certificate keyhole/segment-scores."""
+        recovery = self._recover(oracle, rng)
+        return replace(recovery, certificate=certify_segment_scores(recovery, oracle.width))
+
+    def _recover(self, oracle: Oracle, rng: np.random.Generator) -> Recovery[OneLayer]:
         learning, measuring, checking = rng.spawn(3)
         session = OneLayerSession.open(oracle)
         try:
@@ -112,6 +120,26 @@ class SmoothLayer:
         if seen.passed and model is not None and _is_swollen_layer(model, seen):
             return conclude_layer(session, Ending(status=Status.IMPRECISE))
         return judge_layer(session, seen)
+
+
+def certify_segment_scores(recovery: Recovery[OneLayer], width: int) -> Certificate:
+    """Scores read off segments confronted with one run.
+
+    Every score takes a pair and a lone token, and a residual twice as many short pairs.
+    """
+    model = recovery.model
+    full = 2 * width * (width + 1)
+    if model is not None and model.residual:
+        full += 2 * width * (-(-width // model.outputs) + 2)
+    asked = recovery.ledger["measure"].sequences
+    return Certificate(
+        "keyhole/segment-scores",
+        assumptions=(
+            assume_class("answers that were not explained", recovery.verdict),
+            Check("queries that measure scores and mixing", asked, 2 * full),
+        ),
+        conclusion=(conclude_agreement(recovery.fresh),),
+    )
 
 
 def _is_swollen_layer(model: OneLayer, seen: Examination) -> bool:
@@ -146,26 +174,37 @@ def _learn_lone_network(
     oracle = session.oracle
     with oracle.phase("kinks"):
         growth, outputs = _measure_growth(session, rng)
-    gated = growth > _SQUARED and outputs >= LEAST_OUTPUTS
-    learn = learn_gated_units if gated else learn_smooth_units
+    gated = growth > _SQUARED
     for child in rng.spawn(_ATTEMPTS):
-        learned = learn(
-            session.ask_lone,
-            oracle.width,
-            outputs,
-            rng=child,
-            roundoff=session.roundoff,
-            most=most,
-            phase=oracle.phase,
-        )
-        if learned.spent:
-            raise BudgetSpent("the budget ran out at the network.")
-        if learned.form is not None:
-            session.G = learned.form.network()
+        G, session.units = _learn_units(session, outputs, most, gated=gated, rng=child)
+        if G is not None:
+            session.G = G
             with oracle.phase("check"):
                 if _measure_lone_gap(session, session.G, child) <= _CLOSE:
                     return None
     return Status.NO_GATED_NETWORK if gated else Status.NO_SMOOTH_NETWORK
+
+
+def _learn_units(
+    session: OneLayerSession, outputs: int, most: int, *, gated: bool, rng: np.random.Generator
+) -> tuple[Network | None, FoundUnits | None]:
+    """The network that lone tokens meet, and its units one by one."""
+    learn = learn_gated_units if gated else learn_smooth_units
+    learned = learn(
+        session.ask_lone,
+        session.oracle.width,
+        outputs,
+        rng=rng,
+        roundoff=session.roundoff,
+        most=most,
+        phase=session.oracle.phase,
+    )
+    if learned.spent:
+        raise BudgetSpent("the budget ran out at the network.")
+    if learned.form is None:
+        return None, None
+    units = list_gates(learned) if isinstance(learned, LearnedGates) else list_smooth_units(learned)
+    return learned.form.network(), units
 
 
 def _measure_growth(session: OneLayerSession, rng: np.random.Generator) -> tuple[float, int]:

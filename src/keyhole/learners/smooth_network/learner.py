@@ -195,7 +195,7 @@ class _SmoothRun:
         certificate = None
         if seen is not None and model is not None:
             certificate = self._certify(model, ending.verdict, seen)
-        found = self._list_units()
+        found = list_smooth_units(self.learned)
         return conclude(
             self.oracle,
             ending,
@@ -208,13 +208,6 @@ class _SmoothRun:
                 units=found,
             ),
         )
-
-    def _list_units(self) -> FoundUnits | None:
-        """The units, where they were told apart."""
-        form, learned = self.learned.form, self.learned
-        if form is None:
-            return None
-        return list_hyperplanes(form.lines, learned.bars, form.kind, learned.unread)
 
     def freedom(self, model: ReluNet) -> int:
         """Numbers that values determine."""
@@ -234,6 +227,14 @@ class _SmoothRun:
             ),
             conclusion=(conclude_agreement(seen.fresh),),
         )
+
+
+def list_smooth_units(learned: LearnedUnits) -> FoundUnits | None:
+    """The units, where they were told apart."""
+    form = learned.form
+    if form is None:
+        return None
+    return list_hyperplanes(form.lines, learned.bars, form.kind, learned.unread)
 
 
 def _explain_smooth_found(model: ReluNet | None, units: int) -> str:

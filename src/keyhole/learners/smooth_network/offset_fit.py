@@ -46,7 +46,7 @@ def count_fitted_points(hidden: int, outputs: int) -> int:
 
 
 def place_points(form: SmoothForm, count: int, *, rng: np.random.Generator) -> Matrix:
-    """Points about the units: half anywhere, half within 1.5 widths of one hyperplane each."""
+    """The origin and points about the units, half of them within 1.5 widths of one hyperplane."""
     lines = form.lines
     unit = measure_unit(form)
     x = unit * rng.normal(size=(count, lines.width))
@@ -57,6 +57,8 @@ def place_points(form: SmoothForm, count: int, *, rng: np.random.Generator) -> M
         aim = lines.t[j] + rng.uniform(-1.5, 1.5, size=len(j)) / form.s[j]
         n = lines.n[j]
         x[moved] += (aim - np.einsum("ij,ij->i", x[moved], n))[:, None] * n
+    # Wide tokens are all about as long, and tell little of the origin.
+    x[-1] = 0.0
     return x
 
 

@@ -12,6 +12,7 @@ linear in (t, q): a few more than (k + m)/m points give all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +20,14 @@ from keyhole._arrays import Array, Indices, Matrix, Vector, rms
 from keyhole.learners.networks.kinks import Ask
 from keyhole.models import AbsAffine
 
-RADII = 4.0 ** np.arange(-4, 16)  # where one ray is looked at
+RADII: Vector = np.asarray(4.0 ** np.arange(-4, 16), dtype=np.float64)  # where one ray is looked at
 SHARE = 1.25  # points per unknown
 _DRAWS = 256  # directions of which one far from all hyperplanes is taken
 _PER_POINT = 64  # the same for each point
 _CHUNK = 4096  # directions weighed at once
 _STEADY = 1e-6  # a step of what is left, beside all its change, that is none
-_ROUNDINGS = 30.0  # the same in units of the smallest step met
+_ROUNDINGS = 30.0  # the same in units of rounding
+_FARTHEST = 4  # steps that show errors alone
 WEAKEST = 3e-3  # least singular value of the scaled design, else points are added
 _MORE = 64  # how often two points are added, at most
 _FARTHER = 6  # how often the points are moved out, at most
@@ -103,15 +105,23 @@ def find_saturated_reach(ask: Ask, far: AbsAffine, *, rng: np.random.Generator) 
     best = int(np.argmax(margins))
     x = RADII[:, None] * u[best]
     left = ask(x) - far.points(x)
-    return float(RADII[find_steady_step(left)] * margins[best])
+    return float(RADII[find_steady_step(RADII, left)] * margins[best])
 
 
-def find_steady_step(left: Matrix) -> int:
-    """The first of some rows from which on they hardly change."""
-    steps = np.linalg.norm(np.diff(left, axis=0), axis=1)
-    change = np.maximum.accumulate(np.linalg.norm(left[1:] - left[0], axis=1))
-    steady = (steps <= _STEADY * change) | (steps <= _ROUNDINGS * steps.min())
-    return int(np.argmax(steady))
+def find_steady_step(radii: Vector, left: Matrix) -> int:
+    """The first of some rows on a ray from which on they change by no more than errors do.
+
+    Errors of what is known far away are all that is left at the largest radius, and grow as it;
+    they go with the last step, and what the steps before it still have is rounding.
+    """
+    steps = np.diff(left, axis=0)
+    outer = radii[1:]
+    steps = steps - np.outer(outer / outer[-1], steps[-1])
+    size = np.linalg.norm(steps, axis=1)
+    rounding = outer * np.median(size[-_FARTHEST:-1] / outer[-_FARTHEST:-1])
+    change = np.maximum.accumulate(np.linalg.norm(np.cumsum(steps, axis=0), axis=1))
+    real = np.flatnonzero(size > np.maximum(_STEADY * change, _ROUNDINGS * rounding))
+    return int(real[-1]) + 1 if len(real) else 0
 
 
 def _build_offset_design(far: AbsAffine, u: Matrix) -> Matrix:
@@ -142,8 +152,11 @@ def choose_offset_directions(far: AbsAffine, *, rng: np.random.Generator) -> Mat
 
 def find_confused_unit(normal: Matrix, hidden: int) -> tuple[float, int]:
     """The least singular value of the design, its columns scaled to length 1, and whose it is."""
+    from scipy.linalg import eigh
+
     scale = 1 / np.sqrt(np.maximum(np.diag(normal), 1e-300))
-    values, vectors = np.linalg.eigh(normal * scale * scale[:, None])
+    least: Any = eigh(normal * scale * scale[:, None], subset_by_index=(0, 0), driver="evr")
+    values, vectors = least
     confused = int(np.argmax(np.abs(vectors[:hidden, 0]))) if hidden else 0
     return max(float(values[0]), 0.0) ** 0.5, confused
 

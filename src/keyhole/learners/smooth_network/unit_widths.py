@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from keyhole._arrays import Indices, Matrix, Vector, pin_one_thread
+from keyhole._arrays import Indices, Mask, Matrix, Vector, pin_one_thread
 from keyhole.learners.networks.kinks import Ask
 from keyhole.learners.smooth_network.unit_kinds import UNIT_KINDS
 
@@ -22,6 +22,7 @@ SCAN = 4.0 ** -np.arange(1.0, 9.0)  # distances of the first block, in units of 
 ROUNDS = 8
 _DRAWS = 256  # places to choose from
 _LEAST, _MOST = 0.02, 0.46  # share of the distance that a unit lacks where its width is read
+_SHOWN = 3  # distances of the first block from where its units begin to show
 _TWICE = -2.0  # the second distance, beside the first
 _SAMPLE = 20  # units of which the second distance is asked, with fewer than three outputs
 _APART = 0.04  # least singular value of the unit jumps, and of the normals, of a block
@@ -85,10 +86,9 @@ class Readings:
     y: Matrix
 
     @property
-    def read(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def read(self) -> Mask:
         """Which units showed a width."""
-        size = np.abs(self.share)
-        return (size >= _LEAST) & (size <= _MOST)
+        return find_readable(self.share)
 
     def widths(self, kind: str) -> tuple[Vector, float]:
         """The s of every unit if of that kind, and how badly the second distances fit it."""
@@ -100,6 +100,17 @@ class Readings:
         # The sign of what lacks is part of the kind.
         wrong = np.sign(shape.share(np.ones(1)))[0] * np.sign(self.share[told]) < 0
         return s, float(np.median(np.where(wrong, 1.0, gap))) if told.any() else np.inf
+
+
+def find_unanimous(share: Vector) -> Mask:
+    """Units that lack something of the sign that most have: units of one kind all do."""
+    return np.sign(np.median(share)) * share >= 0
+
+
+def find_readable(share: Vector) -> Mask:
+    """Units that lack enough of the distance, and not nearly half of it, to tell their width."""
+    size = np.abs(share)
+    return (size >= _LEAST) & (size <= _MOST) & find_unanimous(share)
 
 
 def mend_widths(s: Vector, readings: Readings, D: Matrix) -> Vector:
@@ -170,7 +181,10 @@ class _Reading:
         size = np.abs(np.array(found))
         inside = ((size >= _LEAST) & (size <= _MOST)).sum(axis=1)
         near = np.abs(np.median(size, axis=1) - 0.2)
-        return float(r[int(np.lexsort((near, -inside))[0])])
+        # Much nearer than where units begin to show is rounding.
+        first = int(np.argmax(inside >= min(int(inside.max()), (len(block) + 1) // 2)))
+        shown = np.lexsort((near, -inside))
+        return float(r[shown[(shown >= first) & (shown < first + _SHOWN)][0]])
 
 
 def _count_block(width: int, outputs: int) -> int:
@@ -178,9 +192,14 @@ def _count_block(width: int, outputs: int) -> int:
     return max(1, min(width, outputs) // 2) if outputs > 2 else 1
 
 
+def count_blocks(width: int, hidden: int, outputs: int) -> int:
+    """Places at which the widths of so many units are read."""
+    return -(-hidden // _count_block(width, outputs))
+
+
 def count_readings(width: int, hidden: int, outputs: int) -> int:
     """Points that are asked for the widths of so many units."""
-    blocks = -(-hidden // _count_block(width, outputs))
+    blocks = count_blocks(width, hidden, outputs)
     return len(SCAN) + blocks + (blocks if outputs > 2 else min(blocks, _SAMPLE))
 
 
@@ -219,12 +238,13 @@ def _read_units(state: _Reading) -> Readings:
         for block, got in zip(blocks, state.shares(blocks, x, apart), strict=True):
             share[block] = got
         _read_again(state, blocks, placed, again, r, every=outputs > 2 or turn > 0)
-        size = np.abs(share[todo])
-        outside = (size < _LEAST) | (size > _MOST)
+        outside = ~find_readable(share)[todo]
         todo = todo[outside]
         if not len(todo) or turn == ROUNDS - 1:
             break
-        r[todo] *= np.where(size[outside] > _MOST, 4.0, 0.25)
+        # So near that rounding decides, or that nearly half is lacking; or too far.
+        nearer = (np.abs(share[todo]) < _LEAST) & find_unanimous(share)[todo]
+        r[todo] *= np.where(nearer, 0.25, 4.0)
     return Readings(r, share, again, np.concatenate(state.x), np.concatenate(state.y))
 
 
