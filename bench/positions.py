@@ -7,6 +7,7 @@ Run: python bench/positions.py [--seeds 20] [--first 500] [--only grouped] [--an
 from __future__ import annotations
 
 import argparse
+import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -62,6 +63,24 @@ def list_cells() -> Iterator[Cell]:
     yield from list_own_values()
     yield from list_shared_values()
     yield from list_wide_heads()
+    yield from list_normed_heads()
+    yield from list_large_layers()
+
+
+def list_normed_heads() -> Iterator[Cell]:
+    """Heads whose queries and keys have a norm of their own."""
+    for width, heads in ((16, 2), (16, 4), (32, 4), (64, 8)):
+        for positions in ("rope", "none"):
+            told = {"norm": "rms", "positions": positions, "qk_norm": True}
+            yield Cell(f"normed, {positions}, RMSNorm", width, heads, False, told)
+
+
+def list_large_layers() -> Iterator[Cell]:
+    """Widths of 128 and 256."""
+    for width in (128, 256):
+        yield Cell("large, rope, RMSNorm", width, 8, False, {"norm": "rms", "positions": "rope"})
+        told = {"norm": "layer", "positions": "none"}
+        yield Cell("large, no positions, LayerNorm, biases", width, 8, True, told)
 
 
 def list_wide_heads() -> Iterator[Cell]:
@@ -190,12 +209,14 @@ def run_cell(
     limit = count_limit(cell)
     good = sum(error <= GOALS[answers] for error in errors)
     seconds = (time.process_time() - start) / len(seeds)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
         f"| {cell.name} | {cell.width}, {cell.heads} |"
         f" {verified}/{len(seeds)}, {good}/{len(seeds)} |"
         f" {np.median(errors):.0e} / {np.max(errors):.0e} |"
         f" {np.median(asked):.0f}, at most {np.max(asked)} | {limit:.0f} |"
-        f" {np.median(asked) / limit:.2f}, at most {np.max(asked) / limit:.2f} | {seconds:.1f} |",
+        f" {np.median(asked) / limit:.2f}, at most {np.max(asked) / limit:.2f} | {seconds:.1f} |"
+        f" {memory:.1f} |",
         flush=True,
     )
 
@@ -213,8 +234,8 @@ def main() -> None:
     parser.add_argument("--biases", type=float, default=USUAL_BIAS, help="their size")
     given = parser.parse_args()
     goal = f"{VERDICTS[given.answers].name}, error <= {GOALS[given.answers]:g}"
-    print(f"| layer | d, H | {goal} | error | queries | limit | ratio | CPU s |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(f"| layer | d, H | {goal} | error | queries | limit | ratio | CPU s | GB |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for cell in list_cells():
         if given.only in cell.name and given.width in (0, cell.width):
             seeds = range(given.first, given.first + given.seeds)

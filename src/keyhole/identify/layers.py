@@ -28,7 +28,9 @@ def layer_freedom(
     A norm costs nothing: its gain goes into the maps, and a LayerNorm takes one dimension. Value
     and output maps leave an invertible map free, $r(D + o) - r^2$; so do queries and keys, but for
     what rotary positions turn: there only a complex number per pair is free. Heads that share keys
-    and values share what is free too. A table has a free constant per head. Of absolute positions a
+    and values share what is free too. Where queries and keys are normed, their maps are determined,
+    and of the gains that heads share their products, or with turns all but a factor per pair. A
+    table has a free constant per head. Of absolute positions a
     shift of all is lost in biases where there is no norm; equal entries are lost in a LayerNorm,
     but for what a residual shows of them.
 
@@ -47,11 +49,13 @@ def layer_freedom(
     rest = rank - turned
     added = {"table": displacements - 1, "alibi": 1}.get(wiring.positions or "none", 0)
     each = rank * (D + biased) + rank * outputs + added + bool(wiring.sinks)
-    shared = rank * D - rank**2 + rank * D + turned * biased - turned - rest**2
+    free = 0 if wiring.qk_norm else turned + rest**2
+    gains = rank + turned // 2 if wiring.qk_norm else 0
+    shared = rank * D - rank**2 + rank * D + turned * biased - free
     placed = 0
     if wiring.positions == "absolute":
         placed = displacements * width - _count_lost(wiring, width, displacements, biased)
-    return heads * each + groups * shared + (outputs if biased else 0) + placed
+    return heads * each + groups * shared + gains + (outputs if biased else 0) + placed
 
 
 def _count_lost(wiring: Wiring, width: int, count: int, biased: bool) -> int:

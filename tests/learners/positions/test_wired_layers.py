@@ -144,7 +144,7 @@ DEVIATIONS = {
 
 @pytest.mark.parametrize("name", DEVIATIONS)
 def test_a_layer_that_is_wired_otherwise_is_not_called_exact(name):
-    told = Wiring(norm="rms", eps=1e-5, residual=True, positions="rope")
+    told = Wiring(norm="rms", eps=1e-5, residual=True, positions="rope", qk_norm=False)
     truth = draw(replace(told, **DEVIATIONS[name]), 5, width=8, heads=2)
     found = keyhole.learn(truth, wiring=told, rng=6)
     assert found.verdict is Verdict.UNVERIFIED
@@ -180,7 +180,8 @@ def test_two_layers_are_not_called_one():
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        ({"qk_norm": True}, "layers with qk_norm are modelled but not learned yet"),
+        ({"qk_norm": True, "positions": "alibi"}, "layers with qk_norm are learned with rotary"),
+        ({"qk_norm": True, "eps": 0.0}, "do not show the size of these maps"),
         ({"sinks": True}, "sinks are learned beside rotary positions and without a cap"),
         ({"norm": "rms", "eps": 0.0}, "eps = 0 lets tokens be read on a sphere only"),
     ],

@@ -9,14 +9,23 @@ the next is a verdict on the head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS, Array, Mask, Matrix, Stack, Vector
-from keyhole.learners.positions.placed import Placed
+from keyhole._arrays import EPS, Indices, Mask, Matrix, Stack, Vector
+from keyhole.learners.fitting import solve_by_factor
+from keyhole.learners.positions.placed import Placed, join_placed
+from keyhole.learners.positions.question_design import is_fitted_in_stages
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
+from keyhole.learners.positions.score_maps import (
+    Keys,
+    find_slopes,
+    read_scores,
+    solve_plain_keys,
+    solve_queries,
+    solve_rotary_keys,
+)
 from keyhole.oracles.own_time import check_own_time, work_apart
 
 _STEPS = 25
@@ -30,6 +39,7 @@ _GAP = 1e6  # between vanishing and other singular values of a head that is righ
 _COARSE_GAP = 1e-3  # the same over the rounding
 _WRONG_GAP = 200.0  # no head that is wrong was seen to show more than 100
 _FINE = 1e-13  # of answers in float64
+_TOGETHER = 64  # questions
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,6 +67,8 @@ def is_coarse(roundoff: float) -> bool:
 class _PlacedWeights:
     """Weights of the tokens of placed questions, and what they came from."""
 
+    raw_queries: Matrix
+    raw_keys: Stack
     queries: Matrix
     keys: Stack
     shares: Matrix
@@ -74,6 +86,7 @@ def fit_head(
     *,
     rank: int | None = None,
     roundoff: float = EPS,
+    steps: int = _STEPS,
 ) -> FittedHead:
     """Gauss-Newton from a start.
 
@@ -84,6 +97,7 @@ def fit_head(
         form: of the scores.
         rank: number of rows that read the head; the size of its keys when absent.
         roundoff: of the answers.
+        steps: how many are taken at most.
     """
     rank = len(start.Wk) if rank is None else rank
     fit = _HeadFit(questions, M, form, rank)
@@ -91,7 +105,7 @@ def fit_head(
     left = fit.measure(parts[1])
     trail = [left]
     near = max(_NEAR, _NEAR_ROUNDINGS * roundoff)
-    for _ in range(_STEPS):
+    for _ in range(steps):
         check_own_time()
         step = fit.choose_step(scores, *parts)
         moved = fit.find_lower(scores, step, left)
@@ -109,6 +123,65 @@ def fit_head(
     if is_coarse(roundoff):
         wanted = min(_GAP, max(_WRONG_GAP, _COARSE_GAP / roundoff))
     return FittedHead(scores, parts[2][-rank:], gap, left, wanted)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class AskedHead:
+    """Questions that tell keys and queries of every head.
+
+    Args:
+        keys: at a few fixed last tokens.
+        groups: which last token each of them has.
+        queries: with a last token each.
+        first: at one last token, asked before rows were known; None where there are none.
+    """
+
+    keys: list[Placed]
+    groups: list[Indices]
+    queries: list[Placed]
+    first: Placed | None = None
+
+    @property
+    def all(self) -> list[Placed]:
+        """All questions."""
+        return [*self.keys, *self.queries, *([] if self.first is None else [self.first])]
+
+
+def measure_head(
+    V: Matrix, asked: AskedHead, M: Matrix, form: ScoreForm, *, roundoff: float
+) -> FittedHead:
+    """Keys, then queries by linear equations, then a fit of both and of the rows."""
+    placed, group = join_placed(asked.keys), np.concatenate(asked.groups)
+    read = read_scores(V, M, placed, form)
+    staged = is_fitted_in_stages(form, M.shape[1], len(V))
+    if form.rotary:
+        found = solve_rotary_keys(read, placed, group, len(V), form)
+        if staged:
+            V, found = _fit_keys(found, asked.keys, M, form, roundoff=roundoff)
+    else:
+        known = None
+        if asked.first is not None:
+            known = find_slopes(read_scores(V, M, asked.first, form), asked.first)[None]
+        found = solve_plain_keys(read, placed, group, len(V), form, known)
+    own = join_placed(asked.queries)
+    start = solve_queries(read_scores(V, M, own, form), own, found, form)
+    # Nearly as good as a fit of all would be, and that takes eight times as long.
+    steps = 0 if staged else _STEPS
+    return fit_head(start, asked.all, M, form, roundoff=roundoff, steps=steps)
+
+
+def _fit_keys(
+    start: Keys, questions: list[Placed], M: Matrix, form: ScoreForm, *, roundoff: float
+) -> tuple[Matrix, Keys]:
+    """Rows and keys of a head with rotary positions, from questions at one last token.
+
+    Its query is the one that the keys to begin with are solved for.
+    """
+    rank, D = start.Wk.shape
+    known = np.sqrt(rank) * np.repeat([1.0, 0.0], rank // 2)
+    scores = HeadScores(np.zeros((rank, D)), known, start.Wk, start.bk, start.tau)
+    head = fit_head(scores, questions, M, replace(form, still=True), roundoff=roundoff)
+    return head.V, Keys(head.scores.Wk, head.scores.bk, head.scores.tau)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -153,24 +226,33 @@ class _HeadFit:
         """A Gauss-Newton step of the free parameters."""
         Wv = Vt[-self.rank :] @ self.M
         J = np.concatenate(
-            [derive_left(scores, placed, Wv, self.form) for placed in self.questions]
+            [derive_left(scores, part, Wv, self.form) for part in self._list_parts()]
         )
-        flat = J.reshape(len(J), -1)
         fixed = U[:, : -self.rank]
-        flat = flat - fixed @ (fixed.T @ flat)
+        # Row by row: all at once would be as large as the table again.
+        for row in range(self.rank):
+            J[:, row] -= fixed @ (fixed.T @ J[:, row])
         left = U[:, -self.rank :] * s[-self.rank :]
-        table = flat.reshape(-1, J.shape[2])
-        return work_apart(lambda: solve_damped(table, left.ravel()))
+        table = J.reshape(-1, J.shape[2])
+        return work_apart(lambda: solve_by_factor(table, left.ravel(), DAMPING))
+
+    def _list_parts(self) -> list[Placed]:
+        """The questions, few at a time: derivatives take many times their room."""
+        return [
+            placed.pick(slice(start, start + _TOGETHER))
+            for placed in self.questions
+            for start in range(0, len(placed.n), _TOGETHER)
+        ]
 
 
 def list_free(scores: HeadScores, form: ScoreForm) -> Mask:
     """Which parameters are fitted."""
     free = (
-        np.full(scores.Wq.size, True),
-        np.full(scores.bq.size, form.biased),
+        np.full(scores.Wq.size, not form.still),
+        np.full(scores.bq.size, form.biased and not form.still),
         np.full(scores.Wk.size, True),
         np.full(scores.bk.size, form.key_biased),
-        np.full(scores.tau.size, True),
+        np.full(scores.tau.size + scores.q_gain.size + scores.k_gain.size, True),
     )
     return np.concatenate(free)
 
@@ -188,15 +270,21 @@ def derive_left(scores: HeadScores, placed: Placed, Wv: Matrix, form: ScoreForm)
         by_zero * seen.zero_slopes[..., None],
     )
     root = np.sqrt(len(scores.Wk))
-    by_query = np.einsum("qte,qta->qea", capped, seen.keys)
-    if form.key_biased:
-        by_query += np.einsum("qne,na->qea", zero_capped, seen.zero_keys)
-    by_query /= root
-    parts = [np.einsum("qea,qd->qead", by_query, placed.n[:, -1]).reshape(count, rows, -1)]
-    parts += [by_query] if form.biased else []
+    parts: list[Stack] = []
+    by_gain: Stack = np.zeros((count, rows, 0))
+    if not form.still:
+        by_query = np.einsum("qte,qta->qea", capped, seen.keys)
+        if form.key_biased:
+            by_query += np.einsum("qne,na->qea", zero_capped, seen.zero_keys)
+        by_query, by_gain = form.derive_norm(
+            by_query / root, seen.raw_queries[:, None], scores.q_gain
+        )
+        parts += [np.einsum("qea,qd->qead", by_query, placed.n[:, -1]).reshape(count, rows, -1)]
+        parts += [by_query] if form.biased else []
     turned = form.turn(seen.queries[:, None] + np.zeros((1, placed.at.shape[1], 1)), -placed.at)
-    by_key = np.einsum("qte,qta,qtd->qead", capped, turned / root, placed.n, optimize=True)
-    parts.append(by_key.reshape(count, rows, -1))
+    to_key, to_gain = form.derive_norm(turned / root, seen.raw_keys, scores.k_gain)
+    each = (to_key[..., None] * placed.n[:, :, None]).reshape(count, placed.n.shape[1], -1)
+    parts.append(capped.swapaxes(1, 2) @ each)
     if form.key_biased:
         far = np.arange(placed.length)
         back = form.turn(seen.queries[:, None] + np.zeros((1, len(far), 1)), -far[None])
@@ -206,14 +294,17 @@ def derive_left(scores: HeadScores, placed: Placed, Wv: Matrix, form: ScoreForm)
     if scores.tau.size:
         np.add.at(by_zero, (np.arange(count)[:, None], placed.at), by_score)
         parts.append(np.einsum("qne,nk->qek", by_zero, form.list_columns(placed.length)))
+    parts += [by_gain, capped.swapaxes(1, 2) @ to_gain]
     return np.concatenate(parts, axis=2)
 
 
 def attend_placed(scores: HeadScores, placed: Placed, form: ScoreForm) -> _PlacedWeights:
     """The weights that a head gives to the tokens of placed questions."""
     root = np.sqrt(len(scores.Wk))
-    queries = placed.n[:, -1] @ scores.Wq.T + scores.bq
-    keys = form.turn(placed.n @ scores.Wk.T + scores.bk, placed.at)
+    raw_queries = placed.n[:, -1] @ scores.Wq.T + scores.bq
+    raw_keys = placed.n @ scores.Wk.T + scores.bk
+    queries = form.norm_head(raw_queries, scores.q_gain)
+    keys = form.turn(form.norm_head(raw_keys, scores.k_gain), placed.at)
     own, slopes = form.limit(np.einsum("qr,qtr->qt", queries, keys) / root)
     columns = form.list_columns(placed.length)
     far = np.arange(len(columns))
@@ -225,39 +316,14 @@ def attend_placed(scores: HeadScores, placed: Placed, form: ScoreForm) -> _Place
     top = np.maximum(own.max(axis=1), zero.max(axis=1))[:, None]
     own, zero = np.exp(own - top), np.exp(zero - top)
     total = (own.sum(axis=1) + zero.sum(axis=1))[:, None]
-    return _PlacedWeights(queries, keys, own / total, slopes, zero_keys, zero / total, zero_slopes)
-
-
-def solve_damped(A: Matrix, b: Vector) -> Vector:
-    """Least squares with columns of size 1 and a faint damping, which holds the gauge still.
-
-    The Cholesky factor of the damped normal equations makes every direction alike; LSMR then
-    reaches what their square of a condition hides.
-    """
-    from scipy import linalg
-    from scipy.sparse.linalg import LinearOperator, lsmr
-
-    solve_triangular: Any = linalg.solve_triangular
-    scale = np.linalg.norm(A, axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
-    B = A / scale
-    rows, columns = B.shape
-    normal = B.T @ B
-    normal[np.diag_indices(columns)] += DAMPING
-    factor = linalg.cholesky(normal)
-    faint = np.sqrt(DAMPING)
-
-    def multiply(x: Array) -> Array:
-        z = solve_triangular(factor, x)
-        return np.concatenate([B @ z, faint * z])
-
-    def multiply_back(y: Array) -> Array:
-        wanted = B.T @ y[:rows] + faint * y[rows:]
-        return solve_triangular(factor, wanted, trans="T")
-
-    make: Any = LinearOperator
-    shape = (rows + columns, columns)
-    whole = make(shape, matvec=multiply, rmatvec=multiply_back, dtype=np.float64)
-    wanted = np.concatenate([b, np.zeros(columns)])
-    found: Any = lsmr(whole, wanted, atol=1e-14, btol=1e-14, maxiter=30)
-    return solve_triangular(factor, found[0]) / scale
+    return _PlacedWeights(
+        raw_queries,
+        raw_keys,
+        queries,
+        keys,
+        own / total,
+        slopes,
+        zero_keys,
+        zero / total,
+        zero_slopes,
+    )

@@ -20,6 +20,7 @@ from keyhole.learners.positions.head_pencil import (
 )
 from keyhole.learners.positions.placed import Asking, LinearPart, Placed, solve_rows
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
+from keyhole.learners.positions.score_maps import find_slopes, read_scores
 
 _TRIES = 5
 _LEFT = 1e-6  # of answers to moves, which a wrong head leaves
@@ -28,6 +29,7 @@ _APART = 1e-4  # least singular value of all rows together
 _COARSE_STEP = 10.0
 _LARGEST_STEP = 0.25
 _ROUNDINGS = 300.0  # of an answer, over the step, that a right head may leave
+_FEW = 16  # directions
 _WIDE = 0.97  # of the radius: large scores part the weights of heads
 
 
@@ -70,7 +72,9 @@ class MovedToken:
         return replace(self, place=place, step=self.step * shrink**turn)
 
 
-def choose_moved_token(positions: str | None, longest: int | None, roundoff: float) -> MovedToken:
+def choose_moved_token(
+    positions: str | None, longest: int | None, roundoff: float, D: int
+) -> MovedToken:
     """Where weights of equal tokens differ most from head to head.
 
     Slopes of ALiBi differ by powers of two, so that the flattest show in long sequences alone.
@@ -81,7 +85,9 @@ def choose_moved_token(positions: str | None, longest: int | None, roundoff: flo
     length = wanted if longest is None else max(2, min(wanted, longest))
     place = length - 2 if positions == "alibi" else 0
     roams = positions in ("table", None)
-    token = MovedToken(length, place, _choose_step(positions), roams=roams)
+    # Slopes of scores along one direction are the smaller the more there are.
+    step = _choose_step(positions) * max(1.0, D / _FEW)
+    token = MovedToken(length, place, step, roams=roams)
     if not is_coarse(roundoff):
         return token
     wide = choose_coarse_step(roundoff)
@@ -248,12 +254,11 @@ def finish_split(
     linear: LinearPart,
     rough: RoughSplit,
     asked: Placed,
-    slopes: Matrix,
     form: ScoreForm,
     *,
     roundoff: float,
 ) -> Stack:
-    """All rows of every head, once the slopes of their scores at y are known.
+    """All rows of every head, from the slopes of their scores at y.
 
     At one last token a head is a slope: it is fitted to the moves and to further questions there,
     its rows eliminated, as a head of size 1 whose query is 1.
@@ -261,6 +266,7 @@ def finish_split(
     Raises:
         Unfinished: a head does not explain the answers.
     """
+    slopes = [find_slopes(read_scores(V, linear.M, asked, form), asked) for V in rough.V]
     pairs = _place_pairs(rough)
     longest = max(pairs.length, asked.length)
     still = ScoreForm(np.zeros(0), np.zeros((longest, 0)), form.cap, form.biased)

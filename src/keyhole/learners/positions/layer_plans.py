@@ -17,6 +17,7 @@ from keyhole.learners.positions.grouped.kernel_split import (
 from keyhole.learners.positions.grouped.sink_values import NODES
 from keyhole.learners.positions.head_split import count_extra_moves
 from keyhole.learners.positions.measuring import ROUNDS
+from keyhole.learners.positions.normed.normed_heads import count_normed_questions
 from keyhole.learners.positions.position_kind import COMPARED, FURTHER, LENGTHS, MOST, STEPS
 from keyhole.learners.positions.question_design import design_questions, make_score_form
 from keyhole.learners.positions.wide.shift_split import limit_wide_questions
@@ -46,22 +47,33 @@ def estimate_layer_queries(
         split = D
     if (wiring.groups or heads) < heads:
         split = count_split_questions(heads * rank, heads)
+    keys, queries = sum(design.key_questions), design.query_questions
+    if wiring.qk_norm:
+        split, keys = count_normed_questions(form, D, rank, heads * rank)
+        queries = 0
     return {
         "wiring": _count_wiring_queries(told),
         "read": (NODES * D if told.sinks else D) + (LONE_EXTRA if absolute else 1),
         **({"positions": placed} if absolute else {}),
         "split": split + _count_kind_queries(told, rank + FURTHER),
-        "keys": sum(design.key_questions),
-        "queries": design.query_questions,
+        "keys": keys,
+        "queries": queries,
     }
 
 
 def check_told_wiring(wiring: Wiring) -> None:
     """Raise where a wiring is told that this learner does not know."""
-    if wiring.qk_norm:
+    rotary = wiring.positions in (None, "rope") and wiring.rotary_share in (None, 1.0)
+    beside = (wiring.groups, wiring.sinks, wiring.softcap, wiring.window)
+    if wiring.qk_norm and (any(beside) or not (rotary or wiring.positions == "none")):
         raise InvalidInput(
-            "layers with qk_norm are modelled but not learned yet; learned are heads behind any"
-            " norm, with any positions, with or without keys and values in common."
+            "layers with qk_norm are learned with rotary positions of whole heads, or none, and"
+            " without shared keys, sinks, a cap or a window; other ones are modelled only."
+        )
+    if wiring.qk_norm and wiring.eps == 0.0:
+        raise InvalidInput(
+            "norms of queries and keys with eps = 0 do not show the size of these maps; give the"
+            " eps that the layer was built with, often 1e-6."
         )
     normed = wiring.norm in ("rms", "layer")
     if wiring.sinks and (

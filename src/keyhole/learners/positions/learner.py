@@ -13,11 +13,12 @@ which is a verdict per head (head_fit); 6. fresh questions.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Matrix, Vector
+from keyhole._arrays import Array, Matrix, Vector
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify.layers import layer_freedom
 from keyhole.learners.base import Plan, Recovery, Status
@@ -49,10 +50,17 @@ from keyhole.learners.positions.layer_plans import (
     limit_layer_queries,
 )
 from keyhole.learners.positions.measuring import Measuring, Setting
-from keyhole.learners.positions.placed import Asking, LinearPart, measure_linear_part
+from keyhole.learners.positions.placed import Asking, LinearPart, Logged, measure_linear_part
 from keyhole.learners.positions.position_kind import USUAL_BASE, are_scores_normed
 from keyhole.learners.positions.wide.shift_split import WideSearch
 from keyhole.learners.positions.wired_account import (
+    NARROW,
+    NO_EPS,
+    NORMED,
+    TOO_SHORT,
+    UNPLACED,
+    UNSHARED,
+    UNSPLIT,
     certify_layer,
     count_layer_freedom,
     describe_determined_layer,
@@ -154,11 +162,13 @@ class _WiredSession:
         self.positions: Matrix | None = None
         self.model: AttentionLayer | None = None
         self.found: list[bool] = []
+        self.bars: Mapping[str, Array] = {}
+        self.log: list[Logged] = []
 
     def recover(self) -> Recovery[AttentionLayer]:
         """Attempts with smaller and smaller tokens; every way to stop ends in a Recovery."""
         if self.oracle.width < 2 and self.wiring.norm != "none":
-            return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NARROW))
+            return self._conclude(Ending(status=Status.UNSEPARATED, detail=NARROW))
         try:
             with self.oracle.phase("wiring"):
                 self._find_wiring()
@@ -166,16 +176,16 @@ class _WiredSession:
                 return self._conclude(Ending(status=Status.NO_LAYER))
             blind = self.wiring.norm != "none" and not self.wiring.eps
             if blind and self.wiring.positions != "absolute":
-                return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NO_EPS))
+                return self._conclude(Ending(status=Status.UNSEPARATED, detail=NO_EPS))
             with self.oracle.phase("read"):
                 linear = self._read_linear_part()
             return self._attempt_sizes(linear)
         except BudgetSpent:
             return self._conclude(SPENT)
         except TooShort:
-            return self._conclude(Ending(status=Status.UNSEPARATED, detail=_TOO_SHORT))
+            return self._conclude(Ending(status=Status.UNSEPARATED, detail=TOO_SHORT))
         except Unplaceable:
-            return self._conclude(Ending(status=Status.UNSEPARATED, detail=_UNPLACED))
+            return self._conclude(Ending(status=Status.UNSEPARATED, detail=UNPLACED))
 
     def _find_wiring(self) -> None:
         """What is not told, as far as a few questions tell it."""
@@ -250,27 +260,34 @@ class _WiredSession:
         """The target asked in coordinates of the ball behind its norm, without its positions."""
         ball = NormBall.of(self.oracle.width, self.wiring.norm or "none", self.wiring.eps or 0.0)
         target = self.oracle if self.positions is None else Unplaced(self.oracle, self.positions)
-        return Asking(target, ball, bool(self.wiring.residual))
+        # Places that were found, and a residual that was not, are no part of the joint fit.
+        plain = self.positions is None and self.wiring.residual is not None
+        coarse = is_coarse(read_imperfection(self.oracle).roundoff)
+        log = self.log if coarse and plain else None
+        return Asking(target, ball, bool(self.wiring.residual), log=log)
 
     def _attempt_sizes(self, linear: LinearPart) -> Recovery[AttentionLayer]:
         ends: list[Recovery[AttentionLayer]] = []
-        for size in SIZES:
+        # Normed scores do not shrink with tokens.
+        sizes = SIZES[:1] if self.wiring.qk_norm else SIZES
+        for size in sizes:
             try:
                 self._measure_layer(linear, size)
             except NormedScores:
-                return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NORMED))
+                return self._attempt_normed(linear)
             except Unshared:
-                return self._conclude(Ending(status=Status.UNSEPARATED, detail=_UNSHARED))
+                return self._conclude(Ending(status=Status.UNSEPARATED, detail=UNSHARED))
             except Unsplit as unsplit:
                 if size == SIZES[0] and self._sees_norms():
-                    return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NORMED))
-                ends.append(self._conclude(Ending(status=Status.UNSEPARATED, detail=_UNSPLIT)))
+                    return self._attempt_normed(linear)
+                detail = NORMED if self.wiring.qk_norm else UNSPLIT
+                ends.append(self._conclude(Ending(status=Status.UNSEPARATED, detail=detail)))
                 # Heads that no try told apart are hardly those of such a layer.
                 if self.told.positions is None and not isinstance(unsplit, Unfinished):
                     break
             else:
                 if not any(self.found) and self._sees_norms():
-                    return self._conclude(Ending(status=Status.UNSEPARATED, detail=_NORMED))
+                    return self._attempt_normed(linear)
                 ends.append(self._judge())
             if ends[-1].status not in (Status.UNSEPARATED, Status.LAYER_DISAGREES):
                 return ends[-1]
@@ -278,9 +295,18 @@ class _WiredSession:
                 return self._attempt_sizes(linear)
         return min(ends, key=_measure_gap)
 
+    def _attempt_normed(self, linear: LinearPart) -> Recovery[AttentionLayer]:
+        """Once more, with norms of queries and keys that nobody told."""
+        wiring = self.wiring
+        beside = wiring.sinks or wiring.softcap or wiring.window or wiring.groups
+        if wiring.qk_norm is not None or beside:
+            return self._conclude(Ending(status=Status.UNSEPARATED, detail=NORMED))
+        self._note(qk_norm=True)
+        return self._attempt_sizes(linear)
+
     def _sees_norms(self) -> bool:
-        """Whether scores of tokens do not grow with them."""
-        if self.positions is not None:
+        """Whether scores of tokens do not grow with them, which is not known already."""
+        if self.positions is not None or self.wiring.qk_norm:
             return False
         with self.oracle.phase("wiring"):
             return are_scores_normed(self._open_ball(), rng=self.rng)
@@ -301,7 +327,7 @@ class _WiredSession:
 
     def _measure_layer(self, linear: LinearPart, size: float) -> None:
         """One attempt: the layer, fitted and not yet verified."""
-        self.model, self.found = None, []
+        self.model, self.found, self.bars = None, [], {}
         placed = self.positions is not None
         wiring = replace(self.wiring, positions="none") if placed else self.wiring
         searches = self.told.positions is None
@@ -309,7 +335,7 @@ class _WiredSession:
         asking = self._open_ball()
         work = Measuring(self.oracle, asking, linear, setting, self.wide, size=size, rng=self.rng)
         heads = work.measure_heads()
-        self.found = heads.found
+        self.found, self.bars = heads.found, heads.bars
         model = work.assemble(heads)
         known = {"positions": "absolute"} if placed else {}
         self.model = replace(model, wiring=replace(model.wiring, **known), positions=self.positions)
@@ -357,27 +383,9 @@ class _WiredSession:
                 degrees_of_freedom=None if model is None else count_layer_freedom(model),
                 rank=None if model is None else model.rank,
                 certificate=certificate,
+                bars=self.bars,
             ),
         )
-
-
-_UNSPLIT = (
-    "No weights of heads showed as multiple eigenvalues: more heads than the outputs hold, or"
-    " another wiring than was told."
-)
-_UNSHARED = (
-    "Some tokens have no value, as where heads share values, and no heads explain what the others"
-    " are answered: more heads of a group than a head is large, more than the outputs hold, or"
-    " another wiring than was told."
-)
-_NORMED = (
-    "Scores keep their size when tokens are made smaller, as where queries and keys have a norm of"
-    " their own (--qk-norm), which is modelled but not learned, or where a layer stands before."
-)
-_TOO_SHORT = "Sinks are told from sequences of 256 tokens and more; allow them with --lengths."
-_UNPLACED = "No vector that is added to a lone token before its norm explains the answers."
-_NARROW = "Of a token of one number a norm leaves little more than the sign."
-_NO_EPS = "The eps of the norm is too small to be seen; tell it with --eps."
 
 
 def _measure_gap(end: Recovery[AttentionLayer]) -> float:

@@ -8,15 +8,22 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from keyhole._arrays import Indices, Matrix, Stack
+from keyhole.learners.positions.coarse.joint_fit import fit_jointly, list_bars
 from keyhole.learners.positions.grouped.kernel_split import (
     Unshared,
     has_kernel,
     split_by_kernel,
 )
-from keyhole.learners.positions.grouped.sharing import HeadMaps, share_maps
+from keyhole.learners.positions.grouped.sharing import (
+    HeadMaps,
+    MeasuredHeads,
+    list_head_maps,
+    share_maps,
+)
 from keyhole.learners.positions.grouped.sink_values import split_by_sinks
-from keyhole.learners.positions.head_fit import FittedHead, fit_head, is_coarse
+from keyhole.learners.positions.head_fit import AskedHead, FittedHead, is_coarse, measure_head
 from keyhole.learners.positions.head_split import (
+    NormedScores,
     RoughSplit,
     Unfinished,
     Unsplit,
@@ -25,6 +32,9 @@ from keyhole.learners.positions.head_split import (
     split_by_positions,
     split_one_pair,
 )
+from keyhole.learners.positions.normed.normed_heads import measure_normed_heads
+from keyhole.learners.positions.normed.normed_split import split_normed_heads
+from keyhole.learners.positions.normed.shared_gains import share_gains
 from keyhole.learners.positions.placed import Asking, LinearPart, Placed, join_placed
 from keyhole.learners.positions.position_kind import falls_into_pairs, find_cap, find_relative_kind
 from keyhole.learners.positions.question_design import (
@@ -36,13 +46,6 @@ from keyhole.learners.positions.question_design import (
     make_score_form,
 )
 from keyhole.learners.positions.score_form import ScoreForm, make_table
-from keyhole.learners.positions.score_maps import (
-    find_slopes,
-    read_scores,
-    solve_plain_keys,
-    solve_queries,
-    solve_rotary_keys,
-)
 from keyhole.learners.positions.wide.shift_split import WideSearch
 from keyhole.learners.positions.wide.wide_heads import (
     list_wide_maps,
@@ -77,14 +80,6 @@ class Setting:
     longest: int | None
     searches: bool = False
     last: float | None = None
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class MeasuredHeads:
-    """The maps of every head, and which of them explain the answers."""
-
-    maps: list[HeadMaps]
-    found: list[bool]
 
 
 class Measuring:
@@ -139,10 +134,13 @@ class Measuring:
 
     def _design_questions(self, D: int, rank: int) -> QuestionDesign:
         over = COARSE_OVER if is_coarse(self.roundoff) else OVER
-        return design_questions(self.form, D, rank, over=over)
+        outputs = self.linear.M.shape[0]
+        return design_questions(self.form, D, rank, over=over, outputs=outputs)
 
     def measure_heads(self) -> MeasuredHeads:
         """Rows, keys, queries and a fit of every head; of all at once where no rows read one."""
+        if self.setting.wiring.qk_norm:
+            return self._measure_normed()
         try:
             V, first = self._split_heads()
         except Unsplit as unsplit:
@@ -151,7 +149,45 @@ class Measuring:
             return self._measure_wide()
         design = self._design_questions(self.asking.ball.dimension, V.shape[1])
         heads = self._fit_rounds(V, design, first)
-        return MeasuredHeads(self._list_maps(heads), [head.found for head in heads])
+        maps = list_head_maps(heads, self.linear.M, self.asking.shown)
+        return self._refine(maps, [head.found for head in heads])
+
+    def _refine(self, maps: list[HeadMaps], found: list[bool]) -> MeasuredHeads:
+        """All heads fitted together where answers are coarse, with error bars."""
+        log, form, own = self.asking.log, self.form, self.asking.shown is None
+        joint = None
+        if log and own and all(found) and not form.sinks:
+            joint = fit_jointly(maps, self.whole.constant, log, form, self.roundoff)
+        if joint is None:
+            return MeasuredHeads(maps, found)
+        self.whole = replace(self.whole, constant=joint.constant)
+        bars = list_bars(joint, form, self.asking.ball.basis)
+        return MeasuredHeads(joint.heads, found, bars)
+
+    def _measure_normed(self) -> MeasuredHeads:
+        """Heads whose queries and keys have a norm of their own."""
+        if self._find_shared_values():
+            raise NormedScores
+        with self.oracle.phase("split"):
+            V = split_normed_heads(
+                self.asking,
+                self.linear,
+                self.setting.wiring.positions,
+                longest=self.setting.longest,
+                rng=self.rng,
+            )
+            self._look_for_kind(V)
+            if self.setting.wiring.positions not in ("rope", "none"):
+                raise Unsplit
+            self.form = self._make_form(V.shape[1])
+        with self.oracle.phase("keys"):
+            heads = measure_normed_heads(
+                V, self.form, self.asking, self.linear, size=self.size, rng=self.rng
+            )
+        maps = list_head_maps(heads, self.linear.M, self.asking.shown)
+        shared = share_gains([one.scores for one in maps], self.form)
+        maps = [replace(one, scores=scores) for one, scores in zip(maps, shared, strict=True)]
+        return MeasuredHeads(maps, [head.found for head in heads])
 
     def _may_be_wide(self) -> bool:
         wiring, fine = self.setting.wiring, not is_coarse(self.roundoff)
@@ -203,13 +239,8 @@ class Measuring:
         return V, first
 
     def _list_linear_parts(self) -> list[LinearPart]:
-        """What lone tokens are answered, and the same less a residual where one is possible."""
-        known = [self.linear]
-        square = len(self.linear.M) == self.asking.ball.dimension
-        if self.setting.wiring.residual is None and square:
-            M = self.linear.M - np.eye(len(self.linear.M))
-            known.append(LinearPart(self.linear.constant, M))
-        return known
+        residual, D = self.setting.wiring.residual, self.asking.ball.dimension
+        return self.linear.list_possible(residual, D)
 
     def _find_shared_values(self) -> LinearPart | None:
         """What lone tokens are answered, where some of them have no value."""
@@ -235,7 +266,9 @@ class Measuring:
     def _split_by_positions(self) -> Stack:
         """Rows of all heads; and the residual, where that is not known."""
         wiring = self.setting.wiring
-        moved = choose_moved_token(wiring.positions, self.setting.longest, self.roundoff)
+        moved = choose_moved_token(
+            wiring.positions, self.setting.longest, self.roundoff, self.asking.ball.dimension
+        )
         known = self._list_linear_parts()
         linear, V = split_by_positions(
             self.asking, known, moved, last=self.setting.last, rng=self.rng
@@ -284,17 +317,11 @@ class Measuring:
             asked.append(self._ask_placed(fewer, last))
             placed = join_placed(asked)
             try:
-                return self._finish_rows(rough, placed), placed
+                V = finish_split(self.linear, rough, placed, self.form, roundoff=self.roundoff)
+                return V, placed
             except Unfinished:
                 continue
         raise Unfinished
-
-    def _finish_rows(self, rough: RoughSplit, placed: Placed) -> Stack:
-        M, form = self.linear.M, self.form
-        slopes = [find_slopes(read_scores(V, M, placed, form), placed) for V in rough.V]
-        return finish_split(
-            self.linear, rough, placed, np.stack(slopes), form, roundoff=self.roundoff
-        )
 
     def _ask_placed(self, design: QuestionDesign, last: Matrix) -> Placed:
         ball = self.asking.ball
@@ -321,7 +348,10 @@ class Measuring:
                 queries.append(self._ask_placed(design, self._draw_last(count)))
             for h, head in enumerate(heads):
                 if head is None or not head.found:
-                    heads[h] = self._fit_one(V[h], keys, groups, queries, first)
+                    asked = AskedHead(keys, groups, queries, first)
+                    heads[h] = measure_head(
+                        V[h], asked, self.linear.M, self.form, roundoff=self.roundoff
+                    )
             found = [head is not None and head.found for head in heads]
             # Where no head is right, more questions of the same kind make none right.
             if all(found) or not any(found):
@@ -340,29 +370,6 @@ class Measuring:
         counts = counts[1:] if skip else counts
         group = np.repeat(np.arange(len(counts)), counts)
         return self._ask_placed(design, last[group]), group
-
-    def _fit_one(
-        self,
-        V: Matrix,
-        keys: list[Placed],
-        groups: list[Indices],
-        queries: list[Placed],
-        first: Placed | None,
-    ) -> FittedHead:
-        M, form = self.linear.M, self.form
-        placed, group = join_placed(keys), np.concatenate(groups)
-        read = read_scores(V, M, placed, form)
-        if form.rotary:
-            found = solve_rotary_keys(read, placed, group, len(V), form)
-        else:
-            known = None
-            if first is not None:
-                known = find_slopes(read_scores(V, M, first, form), first)[None]
-            found = solve_plain_keys(read, placed, group, len(V), form, known)
-        asked = join_placed(queries)
-        start = solve_queries(read_scores(V, M, asked, form), asked, found, form)
-        questions = [*keys, *queries, *([] if first is None else [first])]
-        return fit_head(start, questions, M, form, roundoff=self.roundoff)
 
     def assemble(self, heads: MeasuredHeads) -> AttentionLayer:
         """The layer, in the coordinates of tokens; gains and shifts are folded into its maps."""
@@ -385,16 +392,6 @@ class Measuring:
                 setting.wiring, setting.displacements, self.form, [part.tau for part in scores]
             ),
             sinks=np.array([part.tau[-1] for part in scores]) if self.form.sinks else None,
+            q_gain=scores[0].q_gain if setting.wiring.qk_norm else None,
+            k_gain=scores[0].k_gain if setting.wiring.qk_norm else None,
         )
-
-    def _list_maps(self, heads: list[FittedHead]) -> list[HeadMaps]:
-        """The maps of every head, each in coordinates of its own."""
-        rows = np.concatenate([head.V for head in heads])
-        outward = np.asarray(np.linalg.pinv(rows), dtype=np.float64)
-        if self.asking.shown is not None:
-            outward = self.asking.shown @ outward
-        split = np.split(outward, len(heads), axis=1)
-        return [
-            HeadMaps(Wo, head.V @ self.linear.M, head.scores)
-            for Wo, head in zip(split, heads, strict=True)
-        ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Array, Float, Indices, Matrix, Stack, Vector
+from keyhole._arrays import Array, Float, Indices, Mask, Matrix, Stack, Vector
 from keyhole.learners.positions.ball import NormBall
 from keyhole.oracles import Oracle
 
@@ -31,6 +31,16 @@ class Placed:
     answers: Matrix
     weight: Vector
 
+    def pick(self, chosen: slice | Mask) -> Placed:
+        """Some of the questions."""
+        return Placed(
+            self.n[chosen],
+            self.at[chosen],
+            self.length,
+            self.answers[chosen],
+            self.weight[chosen],
+        )
+
 
 def join_placed(parts: list[Placed]) -> Placed:
     """Questions of one length as one."""
@@ -43,6 +53,14 @@ def join_placed(parts: list[Placed]) -> Placed:
     )
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Logged:
+    """Questions with their answers as they came, and less the residual."""
+
+    placed: Placed
+    raw: Matrix
+
+
 @dataclass(slots=True)
 class Asking:
     """An oracle asked in coordinates of the ball.
@@ -52,30 +70,40 @@ class Asking:
         ball: what can be made to be read.
         residual: whether the last token is added to answers.
         shown: outputs x directions that answers are read along; all outputs when absent.
+        log: where questions are kept; nowhere when None.
     """
 
     oracle: Oracle
     ball: NormBall
     residual: bool
     shown: Matrix | None = None
+    log: list[Logged] | None = None
 
     def ask(self, n: Stack) -> Matrix:
         """Answers to sequences of vectors, less the residual."""
-        step = max(1, _NUMBERS // (n.shape[1] * len(self.ball.basis)))
-        answers = [self._ask_some(n[k : k + step]) for k in range(0, len(n), step)]
-        return np.concatenate(answers)
+        at = np.arange(n.shape[1] - 1, -1, -1, dtype=np.intp)
+        return self._ask(n, n, np.tile(at, (len(n), 1)))
 
-    def _ask_some(self, n: Stack) -> Matrix:
-        X = self.ball.send(n)
-        answers = self.oracle.ask(X)
-        answers = answers - X[:, -1] if self.residual else answers
+    def _ask(self, sent: Stack, n: Stack, at: Indices) -> Matrix:
+        """Answers to sequences whose vectors at some displacements are no zeros."""
+        step = max(1, _NUMBERS // (sent.shape[1] * len(self.ball.basis)))
+        parts = [self._ask_some(sent[k : k + step]) for k in range(0, len(sent), step)]
+        raw, answers = (np.concatenate(part) for part in zip(*parts, strict=True))
+        if self.log is not None:
+            kept = Placed(n, at, sent.shape[1], answers, np.ones(len(n)))
+            self.log.append(Logged(kept, raw))
         return answers if self.shown is None else answers @ self.shown
+
+    def _ask_some(self, n: Stack) -> tuple[Matrix, Matrix]:
+        X = self.ball.send(n)
+        raw = self.oracle.ask(X)
+        return raw, raw - X[:, -1] if self.residual else raw
 
     def ask_placed(self, n: Stack, at: Indices, length: int, constant: Vector) -> Placed:
         """Vectors at displacements, zero tokens elsewhere."""
         X = np.zeros((len(n), length, self.ball.dimension))
         X[np.arange(len(n))[:, None], length - 1 - at] = n
-        answers = self.ask(X) - constant
+        answers = self._ask(X, n, at) - constant
         size = float(np.sqrt(np.mean(answers**2))) or 1.0
         return Placed(n, at, length, answers, np.full(len(n), 1.0 / size))
 
@@ -91,6 +119,12 @@ class LinearPart:
     def biased(self) -> bool:
         """Whether there is a constant: then queries and keys may have biases too."""
         return float(np.abs(self.constant).max()) > 1e-12 * float(np.abs(self.M).max())
+
+    def list_possible(self, residual: bool | None, D: int) -> list[LinearPart]:
+        """The same, and less a residual where one is possible and nobody knows of it."""
+        if residual is not None or len(self.M) != D:
+            return [self]
+        return [self, LinearPart(self.constant, self.M - np.eye(D))]
 
     def project(self, shown: Matrix) -> LinearPart:
         """The same along some directions of answers."""

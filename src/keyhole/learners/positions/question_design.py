@@ -7,18 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Indices, Matrix
+from keyhole._arrays import Indices, Vector
 from keyhole.learners.positions.score_form import ScoreForm
 from keyhole.models import Wiring
 from keyhole.models.layers.turning import list_frequencies
+from keyhole.models.layers.wiring import USUAL_EPS
 
 OVER = 1.3  # equations per unknown
+_SPARE = 1.1  # the same where the rows that read a head are unknown too
+_MANY = 2048  # unknowns of a head that are fitted at once
 COARSE_OVER = 5.0  # the same where answers are rounded to less than float64
-_SLOWEST = 0.25  # angle that the slowest pair must reach
 _NEAR_ENOUGH = 64
-_FAR_ENOUGH = 1024
-_SLOWEST_READ_ROUGHLY = 1.25  # the same where weights are read to a few digits less
-_FAR_ENOUGH_READ_ROUGHLY = 4096
+_FAR_ENOUGH = 8192
+_CONDITION = 1500.0  # of the waves of rotary pairs at the displacements asked
+_ROUGH_CONDITION = 30.0  # the same where weights are read to a few digits less
 _CAPPED_ZEROS = 8  # zero tokens that a capped score is told by
 
 
@@ -65,10 +67,7 @@ def make_score_form(
     if wiring.positions == "rope":
         share = wiring.rotary_share or 1.0
         frequencies = list_frequencies(rank, wiring.rope_base or 1e4, share)
-        slowest = _SLOWEST_READ_ROUGHLY if rough else _SLOWEST
-        reach = math.ceil(slowest / float(frequencies.min())) + 1
-        enough = _FAR_ENOUGH_READ_ROUGHLY if rough else _FAR_ENOUGH
-        far = min(enough, max(_NEAR_ENOUGH, reach))
+        far = _reach_far(frequencies, _ROUGH_CONDITION if rough else _CONDITION)
     if wiring.positions == "table":
         far = displacements
     far = far if longest is None else min(far, longest)
@@ -77,11 +76,37 @@ def make_score_form(
         columns = np.eye(far)[:, 1:]
     elif wiring.positions == "alibi":
         columns = -np.arange(float(far))[:, None]
-    return ScoreForm(frequencies, columns, wiring.softcap, biased, bool(wiring.sinks))
+    eps = USUAL_EPS if wiring.eps is None else wiring.eps
+    head_eps = eps if wiring.qk_norm else None
+    return ScoreForm(frequencies, columns, wiring.softcap, biased, bool(wiring.sinks), head_eps)
+
+
+def _reach_far(frequencies: Vector, condition: float) -> int:
+    """Displacements at which rotary pairs are told apart: those that turn slowly look alike."""
+    far = _NEAR_ENOUGH
+    while far < _FAR_ENOUGH:
+        angles = np.arange(1, far)[:, None] * frequencies
+        sizes = np.linalg.svd(np.hstack([np.cos(angles), np.sin(angles)]), compute_uv=False)
+        if sizes[0] < condition * sizes[-1]:
+            break
+        far *= 2
+    return far
+
+
+def is_fitted_in_stages(form: ScoreForm, D: int, rank: int) -> bool:
+    """Whether keys and rows are fitted at one last token before queries are solved for."""
+    turned = form.rotary and 2 * len(form.frequencies) == rank
+    return turned and 2 * rank * D > _MANY
 
 
 def design_questions(
-    form: ScoreForm, D: int, rank: int, *, over: float = OVER, most: int | None = None
+    form: ScoreForm,
+    D: int,
+    rank: int,
+    *,
+    over: float = OVER,
+    most: int | None = None,
+    outputs: int | None = None,
 ) -> QuestionDesign:
     """As many questions as unknowns take, `over` times as many equations as unknowns.
 
@@ -91,6 +116,8 @@ def design_questions(
         rank: size of a head.
         over: equations per unknown.
         most: tokens whose weights can be read at most; one less than a head is large when absent.
+        outputs: numbers of an answer, where rows that read the head are fitted too: each answer
+            then has as many equations as a head is large, and rows take some of them.
     """
     tokens = max(1, min(most or rank - 1, form.longest - 1))
     biased = D + form.biased
@@ -107,20 +134,24 @@ def design_questions(
     if form.cap is not None:
         length = min(form.longest, max(length, tokens + 1 + _CAPPED_ZEROS))
     queries = math.ceil(over * rank * biased / tokens)
+    if outputs is not None:
+        rows = outputs - rank
+        if is_fitted_in_stages(form, D, rank):
+            counts = (max(counts[0], math.ceil(_SPARE * biased) + rows),)
+        free = 2 * biased * rank - (turned + rest**2) + form.columns.shape[1]
+        queries = max(queries, math.ceil(_SPARE * free / rank) + rows - sum(counts))
     return QuestionDesign(tokens, length, len(counts), counts, queries)
 
 
 def draw_displacements(
     design: QuestionDesign, form: ScoreForm, count: int, *, rng: np.random.Generator
 ) -> Indices:
-    """Where vectors stand, the last token at 0: log-uniform where slow pairs must turn."""
+    """Where vectors stand, the last token at 0."""
     at = np.zeros((count, design.tokens + 1), dtype=np.intp)
     places = np.arange(1, design.length)
     if form.rotary:
-        # Weights 1/place make logarithms uniform.
-        chance: Matrix = 1.0 / places
         for row in at:
-            row[:-1] = rng.choice(places, design.tokens, replace=False, p=chance / chance.sum())
+            row[:-1] = rng.choice(places, design.tokens, replace=False)
         return at
     # Dealt like cards: every entry of a table is asked as often as the others.
     rows = len(places) // design.tokens

@@ -3,12 +3,13 @@ r"""Scores of a head in coordinates of the ball, and what positions make of them
 $$\ell_i = \kappa\big((W_q y + b_q)^\top R(\Delta_i)(W_k n_i + b_k)/\sqrt r\big) + T(\Delta_i)$$
 
 with $\kappa$ a cap or nothing, and T in the span of a few columns: one per displacement for a
-table, one for ALiBi, none otherwise.
+table, one for ALiBi, none otherwise. Where queries and keys have a norm of their own, v of either
+is read as $g \circ v/\sqrt{\mathrm{mean}\,v^2 + \epsilon}$.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class ScoreForm:
         cap: of the scores, None where they are not capped.
         biased: whether queries and keys may have biases.
         sinks: whether a further score, the last free number, takes weight and has no value.
+        head_eps: of the norm of queries and keys, None where they have none.
+        still: whether the query is one that is known, whatever the last token is.
     """
 
     frequencies: Vector
@@ -33,6 +36,8 @@ class ScoreForm:
     cap: float | None
     biased: bool
     sinks: bool = False
+    head_eps: float | None = None
+    still: bool = False
 
     @property
     def rotary(self) -> bool:
@@ -71,6 +76,25 @@ class ScoreForm:
             turned.append(np.broadcast_to(rest, (*turned[0].shape[:-1], rest.shape[-1])))
         return np.concatenate(turned, axis=-1)
 
+    def norm_head(self, vectors: Array, gain: Vector) -> Array:
+        """Queries or keys behind a norm of their own, if they have one."""
+        if self.head_eps is None:
+            return vectors
+        return gain * vectors / _measure_size(vectors, self.head_eps)
+
+    def derive_norm(self, slopes: Array, vectors: Array, gain: Vector) -> tuple[Array, Array]:
+        r"""Derivatives by queries or keys, and by gains, from those by what a norm makes of them.
+
+        $$\frac{g \circ s - u\,\mathrm{mean}(u \circ g \circ s)}{\rho}, \quad s \circ u, \qquad
+        u = v/\rho$$
+        """
+        if self.head_eps is None:
+            return slopes, np.zeros((*slopes.shape[:-1], 0))
+        size = _measure_size(vectors, self.head_eps)
+        u = vectors / size
+        along = gain * slopes
+        return (along - u * (along * u).mean(axis=-1, keepdims=True)) / size, slopes * u
+
     def limit(self, scores: Array) -> tuple[Array, Array]:
         """Capped scores, and the slope of the cap there."""
         if self.cap is None:
@@ -85,15 +109,25 @@ class ScoreForm:
         return self.cap * np.arctanh(np.clip(scores / self.cap, -1.0 + 1e-12, 1.0 - 1e-12))
 
 
+def _measure_size(vectors: Array, eps: float) -> Array:
+    return np.sqrt((vectors**2).mean(axis=-1, keepdims=True) + eps)
+
+
+def _leave_out() -> Vector:
+    return np.zeros(0)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class HeadScores:
-    """Parameters of the scores of one head."""
+    """Parameters of the scores of one head; gains where queries and keys are normed."""
 
     Wq: Float[Array, "rank dimension"]
     bq: Vector
     Wk: Float[Array, "rank dimension"]
     bk: Vector
     tau: Vector
+    q_gain: Vector = field(default_factory=_leave_out)
+    k_gain: Vector = field(default_factory=_leave_out)
 
     def flatten(self) -> Vector:
         """All parameters in a row."""
@@ -101,7 +135,7 @@ class HeadScores:
 
     @property
     def _parts(self) -> tuple[Array, ...]:
-        return (self.Wq, self.bq, self.Wk, self.bk, self.tau)
+        return (self.Wq, self.bq, self.Wk, self.bk, self.tau, self.q_gain, self.k_gain)
 
     def refill(self, values: Vector) -> HeadScores:
         """The same shapes with other numbers."""

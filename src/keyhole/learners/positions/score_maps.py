@@ -12,9 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from keyhole._arrays import Array, Float, Indices, Mask, Matrix, Vector
+from keyhole.learners.fitting import solve_by_factor
 from keyhole.learners.positions.placed import Placed
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
 from keyhole.oracles.own_time import work_apart
+
+_MANY = 1024  # unknowns, whose singular values take long
+_DAMPING = 1e-13  # of these
+_FAINT = 1e-9  # directions that scores tell worse are left at zero: noise would fill them
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,11 +60,13 @@ def weigh_logarithms(shares: Matrix, blurred: Matrix) -> ReadScores:
 def _solve_weighted(A: Matrix, read: ReadScores, less: Array | float = 0.0) -> Vector:
     weights = read.weights.ravel()
     rows = A * weights[:, None]
+    wanted = (read.values - less).ravel() * weights
+    if rows.shape[1] > _MANY:
+        return work_apart(lambda: solve_by_factor(rows, wanted, _DAMPING))
     scale = np.linalg.norm(rows, axis=0)
     scale = np.where(scale > 0, scale, 1.0)
-    wanted = (read.values - less).ravel() * weights
     rows /= scale
-    return work_apart(lambda: np.linalg.lstsq(rows, wanted, rcond=1e-12)[0]) / scale
+    return work_apart(lambda: np.linalg.lstsq(rows, wanted, rcond=_FAINT)[0]) / scale
 
 
 def _append_one(vectors: Array, form: ScoreForm) -> Array:
@@ -126,7 +133,7 @@ def solve_rotary_keys(
     """
     first = group == 0
     turned = 2 * len(form.frequencies)
-    K, slope = _solve_turned(_pick(read, first), _pick_placed(placed, first), rank, form)
+    K, slope = _solve_turned(_pick(read, first), placed.pick(first), rank, form)
     Wk, bk = np.zeros((rank, placed.n.shape[2])), np.zeros(rank)
     Wk[:turned] = K[:, : Wk.shape[1]]
     bk[:turned] = K[:, Wk.shape[1]] if form.biased else 0.0
@@ -135,9 +142,7 @@ def solve_rotary_keys(
     slopes = [slope]
     for g in range(1, int(group.max()) + 1):
         chosen = group == g
-        slopes.append(
-            _solve_rest(_pick(read, chosen), _pick_placed(placed, chosen), Wk, bk, form, turned)
-        )
+        slopes.append(_solve_rest(_pick(read, chosen), placed.pick(chosen), Wk, bk, form, turned))
     rows = np.linalg.svd(np.stack(slopes), full_matrices=False)[2][: rank - turned]
     Wk[turned:] = rows * np.sqrt(rank)
     return Keys(Wk, bk, np.zeros(int(form.sinks)))
@@ -145,16 +150,6 @@ def solve_rotary_keys(
 
 def _pick(read: ReadScores, chosen: Mask) -> ReadScores:
     return ReadScores(read.values[chosen], read.weights[chosen])
-
-
-def _pick_placed(placed: Placed, chosen: Mask) -> Placed:
-    return Placed(
-        placed.n[chosen],
-        placed.at[chosen],
-        placed.length,
-        placed.answers[chosen],
-        placed.weight[chosen],
-    )
 
 
 def _solve_turned(

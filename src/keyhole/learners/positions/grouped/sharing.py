@@ -7,12 +7,14 @@ complex number per pair that rotary positions turn, which goes into the queries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from keyhole._arrays import EPS, Array, Matrix
+from keyhole.learners.positions.head_fit import FittedHead
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
 
 _ComplexRows = np.ndarray[Any, np.dtype[np.complex128]]
@@ -35,6 +37,30 @@ class HeadMaps:
         if values is None or scores is None:
             return None
         return HeadMaps(self.Wo @ values, first.Wv, scores)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class MeasuredHeads:
+    """The maps of every head, which of them explain the answers, and error bars of tensors."""
+
+    maps: list[HeadMaps]
+    found: list[bool]
+    bars: Mapping[str, Array] = field(default_factory=dict[str, Array])
+
+
+def list_head_maps(heads: list[FittedHead], M: Matrix, shown: Matrix | None) -> list[HeadMaps]:
+    """The maps of every head, each in coordinates of its own.
+
+    Args:
+        heads: fitted one by one.
+        M: the sum of all value maps.
+        shown: outputs x directions that answers were read along; all outputs when None.
+    """
+    rows = np.concatenate([head.V for head in heads])
+    outward = np.asarray(np.linalg.pinv(rows), dtype=np.float64)
+    outward = outward if shown is None else shown @ outward
+    split = np.split(outward, len(heads), axis=1)
+    return [HeadMaps(Wo, head.V @ M, head.scores) for Wo, head in zip(split, heads, strict=True)]
 
 
 def share_maps(
