@@ -1,7 +1,7 @@
 """Whole Transformer blocks: queries beside the counting limit, errors, successes.
 
 Run: python bench/blocks.py [--seeds 20] [--first 500] [--style gpt2|bert|llama]
-[--width 16] [--heads 2] [--each]
+[--width 16] [--heads 2] [--answers f32] [--each]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from keyhole import (
     TransformerBlock,
     random_block,
 )
-from keyhole.claims import Verdict
+from keyhole.oracles import Cast
 
 LENGTHS = (1, 2, 8, 32)
 LEARNERS = {"gpt2": PreNormBlock, "bert": PostNormBlock, "llama": GatedBlock}
@@ -43,16 +43,19 @@ CELLS = (
     Cell(16, 4, 64),
     Cell(32, 4, 128),
     Cell(32, 2, 128),
+    Cell(64, 4, 256),
     Cell(8, 2, 8, "bert"),
     Cell(16, 2, 32, "bert"),
     Cell(16, 4, 48, "bert"),
     Cell(32, 4, 128, "bert"),
     Cell(32, 2, 128, "bert"),
+    Cell(64, 4, 256, "bert"),
     Cell(8, 2, 5, "llama", 1),
     Cell(8, 2, 6, "llama"),
     Cell(16, 4, 24, "llama", 2),
     Cell(16, 4, 24, "llama"),
     Cell(32, 4, 64, "llama", 2),
+    Cell(64, 8, 128, "llama", 2),
 )
 
 
@@ -68,7 +71,7 @@ def measure_error(
     return max(errors)
 
 
-def run_cell(cell: Cell, seeds: range, each: bool) -> None:
+def run_cell(cell: Cell, seeds: range, answers: str, each: bool) -> None:
     """Recover one block per seed and print the row."""
     errors: list[float] = []
     asked: list[int] = []
@@ -85,10 +88,11 @@ def run_cell(cell: Cell, seeds: range, each: bool) -> None:
             rng=truth_rng,
         )
         start = time.process_time()
-        found = LEARNERS[cell.style]().run(Local(truth), rng=rng)
+        target = Local(truth) if answers == "f64" else Cast(Local(truth), answers)
+        found = LEARNERS[cell.style]().run(target, rng=rng)
         seconds.append(time.process_time() - start)
         asked.append(found.ledger.total(without="verify").sequences)
-        if found.verdict is Verdict.EXACT and found.model is not None:
+        if found.verdict.verified and found.model is not None:
             errors.append(measure_error(truth, found.model, fresh))
             limit = (found.degrees_of_freedom or 0) / cell.width
         if each:
@@ -112,14 +116,15 @@ def main() -> None:
     parser.add_argument("--style", choices=LEARNERS, default=None)
     parser.add_argument("--width", type=int, default=None)
     parser.add_argument("--heads", type=int, default=None)
+    parser.add_argument("--answers", choices=("f64", "f32"), default="f64")
     parser.add_argument("--each", action="store_true")
     told = parser.parse_args()
-    print("block | EXACT | error median / max | queries | limit | ratio | CPU s", flush=True)
+    print("block | verified | error median / max | queries | limit | ratio | CPU s", flush=True)
     for cell in CELLS:
         wanted = (told.style, told.width, told.heads)
         sizes = (cell.style, cell.width, cell.heads)
         if all(want in (None, has) for want, has in zip(wanted, sizes, strict=True)):
-            run_cell(cell, range(told.first, told.first + told.seeds), told.each)
+            run_cell(cell, range(told.first, told.first + told.seeds), told.answers, told.each)
 
 
 if __name__ == "__main__":

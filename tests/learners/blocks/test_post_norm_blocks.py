@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 import keyhole
-from keyhole import InvalidInput, Local, PostNormBlock, Wiring, random_block
+from keyhole import (
+    GatedBlock,
+    InvalidInput,
+    Local,
+    PostNormBlock,
+    PreNormBlock,
+    Wiring,
+    random_block,
+)
 from keyhole.claims import Verdict
 from keyhole.identify.blocks import post_block_freedom
 from keyhole.learners.base import Status
@@ -17,7 +25,7 @@ from keyhole.learners.blocks.post_norm.output_norm import count_norm_queries, fi
 from keyhole.learners.blocks.post_norm.token_sphere import TokenSphere, invert_front
 from keyhole.learners.blocks.unit_slices import limit_units
 from keyhole.learners.positions.ball import NormBall
-from keyhole.oracles import Counted
+from keyhole.oracles import Cast, Counted
 from support.blocks import make_bert, stack_blocks
 from support.seeds import few
 
@@ -272,3 +280,59 @@ def test_value_maps_are_found_where_the_map_behind_is_all_but_flat(seed):
     made = basis.T @ (found.parts["attention.Wo"] @ found.parts["attention.Wv"])
     gaps = np.linalg.norm(truth[:, None] - made, axis=(2, 3)) / np.linalg.norm(truth, axis=(1, 2))
     assert gaps.min(axis=1).max() < 1e-3
+
+
+def measure_gap(block, model):
+    """The largest gap of ordinary answers, beside their size."""
+    X = np.random.default_rng(0).normal(size=(20, 5, block.width))
+    return np.linalg.norm(model(X) - block(X)) / np.linalg.norm(block(X))
+
+
+def test_blocks_of_float32_answers_are_recovered_within_their_errors():
+    """Units and heads are found, and what models are off by is a few roundings."""
+    seeds = few(12)
+    gaps = []
+    for seed in seeds:
+        block = random_block(16, style="bert", heads=2, hidden=32, rng=3000 + seed)
+        found = PostNormBlock().run(Cast(Local(block), "f32"), rng=np.random.default_rng(seed))
+        assert found.verdict in (Verdict.WITHIN_TOLERANCE, Verdict.UNVERIFIED)
+        if found.verdict is Verdict.WITHIN_TOLERANCE:
+            assert found.model.network.hidden == 32
+            assert found.model.attention.heads == 2
+            gaps.append(measure_gap(block, found.model))
+    assert len(gaps) >= 0.6 * len(seeds)
+    assert max(gaps) < 1e-4
+
+
+class Changing:
+    """A block of float32 answers until so many were asked, another one from then on."""
+
+    def __init__(self, block, other, until):
+        self.block, self.other, self.left = block, other, until
+        self.width = self.outputs = block.width
+
+    def ask(self, X):
+        self.left -= len(X)
+        return (self.block if self.left >= 0 else self.other)(X)
+
+
+def test_declared_rounding_does_not_excuse_a_model_that_is_off_by_more():
+    """What is allowed is what rounding leaves open of the weights, not what it might at worst."""
+    block = random_block(16, style="bert", heads=2, hidden=32, rng=3000)
+    other = replace(block, norm2=replace(block.norm2, gain=1.001 * block.norm2.gain))
+    asked = PostNormBlock().run(Cast(Local(block), "f32"), rng=np.random.default_rng(0))
+    learning = asked.ledger.total(without="verify").sequences
+    target = Changing(block, other, learning)
+    found = PostNormBlock().run(Cast(target, "f32"), rng=np.random.default_rng(0))
+    assert asked.verdict is Verdict.WITHIN_TOLERANCE
+    assert found.verdict is Verdict.UNVERIFIED
+
+
+@pytest.mark.parametrize(("style", "learner"), [("gpt2", PreNormBlock()), ("llama", GatedBlock())])
+def test_norms_before_refuse_answers_that_are_declared_coarse(style, learner):
+    """A huge last token takes the digits that float32 lacks."""
+    block = random_block(8, style=style, heads=2, hidden=8, rng=1)
+    found = learner.run(Cast(Local(block), "f32"), rng=np.random.default_rng(2))
+    assert found.verdict is Verdict.UNVERIFIED
+    assert "too coarse" in found.sentence
+    assert found.ledger.total().sequences == 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from keyhole._arrays import Array
+from keyhole._arrays import EPS, Array, PerSequence, Sequences
 from keyhole.claims import Verdict
 from keyhole.drawing.blocks.block_sheets import draw_block_stages
 from keyhole.drawing.blocks.block_stages import BlockProgress
@@ -27,14 +27,14 @@ from keyhole.learners.verifying.ending import (
     resolve_doubt,
     settle,
 )
-from keyhole.learners.verifying.examination import examine_model
+from keyhole.learners.verifying.examination import Ruler, examine_model
 from keyhole.models import Gated, TransformerBlock
 from keyhole.oracles import Counted
 from keyhole.oracles.base import read_imperfection
 
-UNKNOWNS = 9000  # of one fit, whose normal matrix is held
-TOO_LARGE = (
-    f"A fit of all weights would hold more than {UNKNOWNS:,} unknowns, which is not attempted."
+_HELD = 1e8  # slopes of lone answers by what a network is given: 0.8 GB, held three times at most
+_TOO_LARGE = (
+    f"A fit of all weights would hold more than {_HELD:.0e} slopes at once, which is not attempted."
 )
 NO_RESIDUAL = "A huge token is not given back with little added, as by a norm beside a residual."
 UNEVEN = "Too few weights of tokens could be read: scores are too large for tokens that are asked."
@@ -48,6 +48,10 @@ _CLOSE = 1e-8  # of the answers, what the largest scores may leave
 _CAPPED = (
     "Where scores are as large as they can be answers differ, although they agree elsewhere: scores"
     " are capped, or weights are not those of a softmax."
+)
+_COARSE = (
+    "Answers are declared to be too coarse for this learner: huge tokens and second differences"
+    " take nearly all their digits."
 )
 _NOT_EXAMINED = "No fresh questions were asked of it."
 _UNSOLVED = "A system of equations had no solution."
@@ -113,6 +117,7 @@ class BlockReport:
         until: the stage after which the recovery ends; the last when None.
         found: what the stages found so far, in words.
         parts: the same as arrays, by the names of a block's file.
+        allowance: how far answers may be off where errors of theirs are declared.
     """
 
     oracle: Counted
@@ -120,6 +125,7 @@ class BlockReport:
     until: str | None = None
     found: list[str] = field(default_factory=list[str])
     parts: dict[str, Array] = field(default_factory=dict[str, Array])
+    allowance: Callable[[Sequences], PerSequence] | None = None
 
     def keep_stage(self, stage: str, words: str, **parts: Array) -> None:
         """Keep what a stage found; `_` in names of parts stands for a dot, once.
@@ -155,7 +161,8 @@ class BlockReport:
                 if not self._bears_extremes(model, rng):
                     ending = Ending(status=Status.BLOCK_DISAGREES, detail=_CAPPED)
                     return self._conclude(ending, model)
-                seen = examine_model(self.oracle, model, ruler=BLOCK.ruler(self.oracle), rng=rng)
+                ruler = Ruler(allowance=self.allowance)
+                seen = examine_model(self.oracle, model, ruler=ruler, rng=rng)
         except BudgetSpent:
             return self._conclude(SPENT, model)
 
@@ -214,6 +221,20 @@ def check_room(oracle: Counted, narrowest: int, longest: int) -> None:
             Status.BLOCK_DISAGREES,
             f"Lone tokens and sequences of {longest} tokens must be allowed.",
         )
+
+
+def check_exactness(oracle: Counted, largest: float = EPS) -> None:
+    """Raise `Unfound` where answers are declared to have larger errors than a road bears."""
+    stated = read_imperfection(oracle)
+    errors = (stated.tolerance, stated.noise, float(stated.levels is not None))
+    if stated.roundoff > largest or any(error != 0.0 for error in errors):
+        raise Unfound(Status.BLOCK_DISAGREES, _COARSE)
+
+
+def check_size(points: int, width: int) -> None:
+    """Raise `Unfound` where a fit of so many lone answers would not fit in memory."""
+    if points * width**2 > _HELD:
+        raise Unfound(Status.UNITS_UNSEPARATED, _TOO_LARGE)
 
 
 def _count_freedom(model: TransformerBlock) -> int:

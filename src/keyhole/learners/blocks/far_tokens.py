@@ -13,13 +13,36 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix
+from keyhole._arrays import EPS, Array, Matrix
 from keyhole.learners.blocks.solving import linalg
 from keyhole.learners.positions.ball import NormBall
 from keyhole.oracles import Counted
 
 # Larger ones lose digits of answers, smaller ones show the network behind the attention.
 FAR = 1e5
+
+
+@dataclass(frozen=True, slots=True)
+class Stencil:
+    """How differences are taken.
+
+    Args:
+        step: of the radius.
+        reach: steps to both sides; two leave errors of the fourth order, one of the second.
+        rate: of the radius, the step of one-sided first differences.
+    """
+
+    step: float
+    reach: int = 1
+    rate: float = 1e-5
+
+    @classmethod
+    def suit(cls, roundoff: float) -> Stencil:
+        """For answers of such a relative error: the coarser they are, the wider."""
+        return _FINE if roundoff <= EPS else cls(roundoff ** (1 / 6), 2, roundoff**0.5)
+
+
+_FINE = Stencil(2e-3)
 
 
 @runtime_checkable
@@ -39,6 +62,11 @@ class SphereMap(Protocol):
     @property
     def radius(self) -> float:
         """Of the sphere."""
+        ...
+
+    @property
+    def stencil(self) -> Stencil:
+        """How its differences are taken."""
         ...
 
     def ask_lone(self, y: Matrix) -> Matrix:
@@ -72,6 +100,11 @@ class FarTokens:
     def radius(self) -> float:
         """Of the sphere that the last token lies on."""
         return float(np.sqrt(len(self.ball.basis)))
+
+    @property
+    def stencil(self) -> Stencil:
+        """Differences of answers to huge tokens want all digits."""
+        return _FINE
 
     def ask_lone(self, y: Matrix) -> Matrix:
         """Answers to lone tokens on the sphere, less the tokens."""

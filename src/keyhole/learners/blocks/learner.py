@@ -20,12 +20,12 @@ from keyhole.identify.blocks import block_freedom
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.blocks.block_ends import (
     NO_RESIDUAL,
-    TOO_LARGE,
     UNEVEN,
-    UNKNOWNS,
     BlockReport,
     Unfound,
+    check_exactness,
     check_room,
+    check_size,
     check_stage,
     choose_stages,
     describe_units,
@@ -190,6 +190,7 @@ class _BlockSession:
         return NormBall.of(self.oracle.width, "layer", self.eps)
 
     def _measure_block(self) -> TransformerBlock:
+        check_exactness(self.oracle)
         check_room(self.oracle, _NARROWEST, _LENGTH)
         asking = FarTokens(self.oracle, self._open_ball())
         values = self._find_values(asking)
@@ -250,9 +251,9 @@ class _BlockSession:
         self, asking: FarTokens, values: ValueMaps, network: SphereNetwork
     ) -> tuple[LoneMap, float]:
         D, k = asking.dimension, len(network.w)
-        if (k + D + 1) * (D + 1) > UNKNOWNS:
-            raise Unfound(Status.UNITS_UNSEPARATED, TOO_LARGE)
-        x = self._draw_lone(count_lone_queries(D, k))
+        count = count_lone_queries(D, k)
+        check_size(count, D + 1)
+        x = self._draw_lone(count)
         with self.oracle.phase("lone"):
             answers = self.oracle.ask(x[:, None]) - x
         start = LoneMap(

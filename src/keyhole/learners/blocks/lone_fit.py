@@ -4,20 +4,24 @@ $$f(x) - x = M n + T + \sum_j D_j \phi(w_j \nu + \beta_j), \qquad
 \nu = \mathrm{norm}(x + b + M n), \quad n = \mathrm{norm}(x)$$
 
 D and T are eliminated (variable projection): residual and derivatives are projected off the values
-of the units and the constant. Derivatives by $w_j$ are then products of $D_j$ and of a table that
-all outputs share, so that the normal equations cost little more than that table's products.
+of the units and the constant.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Vector
-from keyhole.learners.blocks.solving import linalg
+from keyhole.learners.blocks.solving import (
+    FrontSlopes,
+    StructuredSlopes,
+    UnitSlopes,
+    linalg,
+)
 from keyhole.learners.positions.ball import NormBall
 from keyhole.models.last_token.even_parts import EVEN_PARTS
 from keyhole.models.layers.norms import normalise
@@ -26,7 +30,6 @@ from keyhole.oracles.own_time import check_own_time
 _STEPS = 12
 _DAMPING = 1e-13
 _SMALL = 1e-13  # what rounding leaves
-_TOGETHER = 16  # units whose products are formed at once
 
 _Map = TypeVar("_Map")
 
@@ -158,40 +161,28 @@ class LoneFit:
         design, wanted, norm, slope = self._design(held)
         Q = linalg.qr(design)[0]
         left = wanted - Q @ (Q.T @ wanted)
-        k, dim = held.w.shape
         nu = np.column_stack([norm.nu, np.ones(len(norm.nu))])
-        table = (slope[:, :, None] * nu[:, None, :]).reshape(len(nu), -1)
-        table -= Q @ (Q.T @ table)
-        K = self._slope_front(held, norm, slope)
-        K -= np.tensordot(Q, np.tensordot(Q.T, K, 1), 1)
-        N = join_normal(held.D, table, K)
-        g = np.concatenate(
-            [
-                np.einsum("pja,pj->ja", table.reshape(len(nu), k, -1), left @ held.D.T).ravel(),
-                np.tensordot(left, K, ((0, 1), (0, 1))),
-            ]
+        slopes = StructuredSlopes(
+            Q, UnitSlopes(slope, nu, held.D), self._slope_front(held, norm, slope)
         )
-        step = solve_scaled(N, g, damping)
-        units = step[: k * (dim + 1)].reshape(k, dim + 1)
-        front = step[k * (dim + 1) :]
-        inner = front[: dim * (dim + 1)].reshape(dim, dim + 1)
-        across = np.full(self.width, 1 / np.sqrt(self.width))
-        M = held.M + self.basis @ inner[:, :-1] + np.outer(across, front[dim * (dim + 1) :])
+        units, M, b, across = slopes.solve(left, damping)
         return replace(
             held,
             w=held.w + units[:, :-1],
             beta=held.beta + units[:, -1],
-            M=M,
-            b=held.b + inner[:, -1],
+            M=held.M + self.basis @ M + np.ones((self.width, 1)) @ across,
+            b=held.b + b[:, 0],
         )
 
-    def _slope_front(self, held: LoneMap, norm: SecondNorm, slope: Matrix) -> Array:
-        """Derivatives by M and b (p x o x parameters): those that the norm sees, then the rest."""
+    def _slope_front(self, held: LoneMap, norm: SecondNorm, slope: Matrix) -> list[FrontSlopes]:
+        """Derivatives by M, as far as the norm sees it, by b, and by the rest of M."""
         G = self._slope_outputs(held, norm, slope)
-        seen = np.einsum("poa,pc->poac", G + self.basis, self.n)
-        inner = np.concatenate([seen, G[..., None]], axis=3).reshape(*G.shape[:2], -1)
-        across = np.full((1, self.width, 1), 1 / np.sqrt(self.width)) * self.n[:, None, :]
-        return np.concatenate([inner, across], axis=2)
+        unseen = np.ones((len(G), self.width, 1))
+        return [
+            FrontSlopes(G + self.basis, self.n),
+            FrontSlopes(G, np.ones((len(G), 1))),
+            FrontSlopes(unseen, self.n),
+        ]
 
 
 def descend(
@@ -224,35 +215,3 @@ def descend(
                 break
             damping *= 100
     return held, left
-
-
-def join_normal(D: Matrix, table: Matrix, K: Array) -> Matrix:
-    """The normal matrix: of units products of D and of the table, of the front all products."""
-    k, outputs = D.shape
-    units, front = table.shape[1], K.shape[2]
-    wide = units // k
-    N = np.empty((units + front, units + front))
-    N[:units, :units] = table.T @ table
-    N[:units, :units] *= np.repeat(np.repeat(D @ D.T, wide, axis=0), wide, axis=1)
-    by_output = K.transpose(1, 0, 2).reshape(outputs, -1)
-    for first in range(0, k, _TOGETHER):
-        seen = (D[first : first + _TOGETHER] @ by_output).reshape(-1, len(table), front)
-        for j, one in enumerate(seen, first):
-            N[j * wide : (j + 1) * wide, units:] = table[:, j * wide : (j + 1) * wide].T @ one
-    N[units:, :units] = N[:units, units:].T
-    flat = K.reshape(-1, front)
-    N[units:, units:] = flat.T @ flat
-    return N
-
-
-def solve_scaled(N: Matrix, g: Vector, damping: float) -> Vector:
-    """The damped solution, unknowns scaled to columns of length 1; N is used up."""
-    from scipy import linalg as scipy_linalg
-
-    solving: Any = scipy_linalg
-    scale = np.sqrt(np.maximum(np.diag(N), 1e-300))
-    N /= scale
-    N /= scale[:, None]
-    N[np.diag_indices_from(N)] += damping
-    factor = solving.cho_factor(N, overwrite_a=True, check_finite=False)
-    return solving.cho_solve(factor, g / scale) / scale

@@ -17,7 +17,7 @@ import numpy as np
 from keyhole._arrays import Array, Matrix, Vector
 from keyhole.learners.blocks.far_tokens import FarTokens
 from keyhole.learners.blocks.solving import linalg
-from keyhole.learners.blocks.unit_slices import STEP, Slices, flatten_symmetric, follow_sphere
+from keyhole.learners.blocks.unit_slices import Slices, flatten_symmetric, measure_differences
 from keyhole.models.last_token.even_parts import EVEN_PARTS, EvenPart, Pair
 from keyhole.oracles.own_time import check_own_time
 
@@ -75,15 +75,7 @@ def measure_reads(
     q = q[0] / float(linalg.norm(q))
     v = np.array([draw_orthogonal(one, count, rng) for one in l])
     p: Matrix = R * (np.cos(ANGLE) * q + np.sin(ANGLE) * l @ split.inside.T)
-    h = STEP * R
-    along = v @ split.inside.T
-    asked = np.concatenate(
-        [p[:, None], follow_sphere(p, along, h, R), follow_sphere(p, along, -h, R)], axis=1
-    )
-    answers = asking.ask_lone(asked.reshape(-1, asking.dimension))
-    answers = answers.reshape(points, 2 * count + 1, -1)
-    middle, up, down = answers[:, :1], answers[:, 1 : count + 1], answers[:, count + 1 :]
-    return Reads(l, v, q, p, middle[:, 0], (up - down) / (2 * h), (up + down - 2 * middle) / h**2)
+    return Reads(l, v, q, p, *measure_differences(asking, p, v @ split.inside.T))
 
 
 def draw_orthogonal(l: Vector, count: int, rng: np.random.Generator) -> Matrix:

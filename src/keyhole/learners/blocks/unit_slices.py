@@ -17,7 +17,6 @@ from keyhole._arrays import Array, Matrix, Vector
 from keyhole.learners.blocks.far_tokens import SphereMap
 from keyhole.learners.blocks.solving import linalg
 
-STEP = 2e-3  # of the radius, of a second difference
 _FILLED = 0.76  # of the matrices on L that units may span
 SLICES = 1.2  # slices for a dimension
 _GAP = 30.0  # between what is there and what differences leave
@@ -166,21 +165,35 @@ def _measure_slices(asking: SphereMap, split: Split, p: Vector) -> Matrix:
 
 def measure_bends(asking: SphereMap, split: Split, p: Vector) -> Bends:
     """Value, first and second derivatives along L at one point orthogonal to it."""
-    m, R = split.m, asking.radius
+    m = split.m
     i, j = np.triu_indices(split.m)
     v = np.where((i == j)[:, None], np.eye(m)[i], (np.eye(m)[i] + np.eye(m)[j]) / np.sqrt(2.0))
     v = v @ split.inside.T
-    h = STEP * R
-    answers = asking.ask_lone(
-        np.concatenate([follow_sphere(p, v, h, R), follow_sphere(p, v, -h, R), p[None]])
-    )
-    up, down = np.split(answers[:-1], 2)
-    second = (up + down - 2 * answers[-1]) / h**2
-    H = np.zeros((answers.shape[1], m, m))
+    value, first, second = (part[0] for part in measure_differences(asking, p[None], v[None]))
+    H = np.zeros((len(value), m, m))
     diagonal = second[i == j].T
     H[:, i, j] = np.where(i == j, second.T, second.T - (diagonal[:, i] + diagonal[:, j]) / 2)
     flat = flatten_symmetric(H + np.triu(H, 1).swapaxes(1, 2))
-    return Bends(answers[-1], ((up - down) / (2 * h))[i == j].T, flat)
+    return Bends(value, first[i == j].T, flat)
+
+
+def measure_differences(asking: SphereMap, p: Matrix, v: Array) -> tuple[Matrix, Array, Array]:
+    """Values at points, and first and second derivatives along the directions of each."""
+    stencil, R = asking.stencil, asking.radius
+    h, reach = stencil.step * R, stencil.reach
+    steps = [side * i * h for i in range(1, reach + 1) for side in (1, -1)]
+    asked = [p[:, None], *(follow_sphere(p, v, step, R) for step in steps)]
+    answers = asking.ask_lone(np.concatenate(asked, axis=1).reshape(-1, p.shape[1]))
+    answers = answers.reshape(len(p), -1, answers.shape[1])
+    middle, *sides = np.split(answers, 1 + v.shape[1] * np.arange(2 * reach), axis=1)
+    odd, even = zip(
+        *((a - b, a + b - 2 * middle) for a, b in zip(sides[::2], sides[1::2], strict=True)),
+        strict=True,
+    )
+    if reach == 1:
+        return middle[:, 0], odd[0] / (2 * h), even[0] / h**2
+    first = (8 * odd[0] - odd[1]) / (12 * h)
+    return middle[:, 0], first, (16 * even[0] - even[1]) / (12 * h**2)
 
 
 def find_span(parts: Array) -> tuple[Matrix, float] | None:

@@ -12,15 +12,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix
+from keyhole._arrays import Matrix
 from keyhole.learners.blocks.lone_fit import (
     LoneAnswers,
     SecondNorm,
     descend,
-    join_normal,
-    solve_scaled,
 )
-from keyhole.learners.blocks.solving import linalg
+from keyhole.learners.blocks.solving import (
+    FrontSlopes,
+    StructuredSlopes,
+    UnitSlopes,
+    linalg,
+)
 from keyhole.models.last_token.even_parts import EVEN_PARTS
 from keyhole.models.layers.norms import normalise
 
@@ -102,25 +105,22 @@ class GateFit:
         wanted = self.answers - self.n @ held.M.T
         left = wanted - Q @ (Q.T @ wanted)
         # One row of weights for each gate, then one for each of the others.
-        slopes = np.concatenate([bent.slopes * bent.others, bent.gates], axis=1)
-        table = (slopes[:, :, None] * norm.nu[:, None, :]).reshape(len(left), -1)
-        table -= Q @ (Q.T @ table)
-        K = self._slope_front(held, norm, bent)
-        K -= np.tensordot(Q, np.tensordot(Q.T, K, 1), 1)
-        D = np.concatenate([held.D, held.D])
-        pull = np.einsum("pja,pj->ja", table.reshape(*slopes.shape, -1), left @ D.T).ravel()
-        pull = np.concatenate([pull, np.tensordot(left, K, ((0, 1), (0, 1)))])
-        step = solve_scaled(join_normal(D, table, K), pull, damping)
-        units, front = np.split(step, [held.g.size + held.u.size])
-        g, u = units.reshape(2, *held.g.shape)
-        return replace(held, g=held.g + g, u=held.u + u, M=held.M + front.reshape(held.M.shape))
+        units = UnitSlopes(
+            np.concatenate([bent.slopes * bent.others, bent.gates], axis=1),
+            norm.nu,
+            np.concatenate([held.D, held.D]),
+        )
+        slopes = StructuredSlopes(Q, units, [self._slope_front(held, norm, bent)])
+        step, M = slopes.solve(left, damping)
+        g, u = np.split(step, 2)
+        return replace(held, g=held.g + g, u=held.u + u, M=held.M + M)
 
-    def _slope_front(self, held: GateMap, norm: SecondNorm, bent: GateValues) -> Array:
-        """Derivatives by M (p x o x entries of M)."""
+    def _slope_front(self, held: GateMap, norm: SecondNorm, bent: GateValues) -> FrontSlopes:
+        """Derivatives by M."""
         width = self.x.shape[1]
         by_gate = np.einsum(
             "pk,ko,ka->poa", bent.slopes * bent.others, held.D, held.g, optimize=True
         )
         by_other = np.einsum("pk,ko,ka->poa", bent.gates, held.D, held.u, optimize=True)
         G = norm.turn_back(by_gate + by_other, width) + np.eye(width)
-        return np.einsum("poa,pc->poac", G, self.n).reshape(*G.shape[:2], -1)
+        return FrontSlopes(G, self.n)

@@ -16,7 +16,6 @@ from keyhole._arrays import Array, Indices, Matrix, Vector
 from keyhole.learners.blocks.far_tokens import SphereMap
 from keyhole.learners.blocks.unit_slices import (
     SLICES,
-    STEP,
     Slices,
     Split,
     draw_apart,
@@ -119,7 +118,7 @@ class GrowingSlices:
         v = self.basis[:, i] + np.where(i == j, 0.0, 1.0) * self.basis[:, j]
         v = (v / np.where(i == j, 1.0, np.sqrt(2.0))).T
         R = self.asking.radius
-        p, h = R * self.points[point], STEP * R
+        p, h = R * self.points[point], self.asking.stencil.step * R
         answers = self.asking.ask_lone(
             np.concatenate([follow_sphere(p, v, h, R), follow_sphere(p, v, -h, R)])
         )

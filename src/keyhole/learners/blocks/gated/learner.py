@@ -18,11 +18,11 @@ from keyhole.identify.blocks import gated_block_freedom
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.blocks.block_ends import (
     NO_RESIDUAL,
-    TOO_LARGE,
-    UNKNOWNS,
     BlockReport,
     Unfound,
+    check_exactness,
     check_room,
+    check_size,
     check_stage,
     choose_stages,
 )
@@ -203,6 +203,7 @@ class _GatedSession:
         return self.report.recover(self._measure_block, self.rng)
 
     def _measure_block(self) -> TransformerBlock:
+        check_exactness(self.oracle)
         check_room(self.oracle, _NARROWEST, LENGTH)
         asking = FarTokens(self.oracle, NormBall.of(self.oracle.width, "rms", self.eps))
         with self.oracle.phase("zeros"):
@@ -246,8 +247,7 @@ class _GatedSession:
 
     def _settle_network(self, network: GateMap) -> tuple[GateMap, float]:
         k, d = network.g.shape
-        if (2 * k + d) * d > UNKNOWNS:
-            raise Unfound(Status.UNITS_UNSEPARATED, TOO_LARGE)
+        check_size(_count_lone_queries(d, k), d)
         self._ask_lone(_count_lone_queries(d, k) - len(self.lone.x))
         return GateFit(self.eps, self.lone).fit(network)
 

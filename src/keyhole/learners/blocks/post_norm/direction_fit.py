@@ -15,17 +15,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Vector
-from keyhole.learners.blocks.lone_fit import SecondNorm, join_normal, solve_scaled
+from keyhole.learners.blocks.lone_fit import SecondNorm
 from keyhole.learners.blocks.post_norm.direction_rest import DirectionMap
-from keyhole.learners.blocks.solving import linalg
+from keyhole.learners.blocks.solving import (
+    Following,
+    FrontSlopes,
+    StructuredSlopes,
+    UnitSlopes,
+    linalg,
+)
 from keyhole.models.last_token.even_parts import EVEN_PARTS
 from keyhole.oracles.own_time import check_own_time
 
 _STEPS = 14
 _DAMPING = 1e-13
-_SMALL = 1e-14  # what rounding leaves
+_SMALL = 3e-14  # what rounding leaves
 _NEARLY = 1e-11
-_TELLING = 5e-6  # an eps that settles the factor of K and b
+_ERRORS = 30.0  # of an answer, that a fit may leave
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -69,8 +75,14 @@ class Turned:
 class TokenModel:
     """The map behind the first norm, evaluated."""
 
-    def __init__(self, basis: Matrix, eps: float) -> None:
+    def __init__(self, basis: Matrix, eps: float, error: float = 0.0) -> None:
         self.basis, self.eps, self.width = basis, eps, len(basis)
+        # Of answers, as far as it is more than rounding of float64.
+        self.error = error
+
+    def excuse(self, small: float) -> float:
+        """What a fit may leave of answers: a share, or what their errors explain."""
+        return max(small, _ERRORS * self.error)
 
     def bend(self, behind: DirectionMap, u: Matrix) -> tuple[SecondNorm, Matrix, Matrix]:
         """The norm, values of the units and their slopes."""
@@ -90,8 +102,12 @@ class TokenModel:
 
     def slope(self, behind: DirectionMap, norm: SecondNorm, slope: Matrix) -> Array:
         """Slopes of h by what the norm is given (p x o x D)."""
-        rows = np.einsum("pk,ko,ka->poa", slope, behind.D, behind.w, optimize=True)
+        rows = self.list_rows(behind, slope)
         return norm.turn_back(rows + self.skip(behind), self.width)
+
+    def list_rows(self, behind: DirectionMap, slope: Matrix) -> Array:
+        """Slopes of what units add, by what they are given (p x o x D)."""
+        return np.einsum("pk,ko,ka->poa", slope, behind.D, behind.w, optimize=True)
 
 
 class DirectionFit:
@@ -140,10 +156,10 @@ class DirectionFit:
                 gained = after < 0.5 * left
                 held, left = trial, after
                 damping = max(damping * 0.1, _DAMPING)
-                if left < _SMALL or (not gained and left < _NEARLY):
+                if left < _SMALL or (not gained and left < self.model.excuse(_NEARLY)):
                     break
             else:
-                if left < _NEARLY or damping > 1e-2:
+                if left < self.model.excuse(_NEARLY) or damping > 1e-2:
                     break
                 damping *= 100
         return held, left
@@ -168,56 +184,46 @@ class DirectionFit:
         design, wanted, norm, slope = self._design(held)
         Q = linalg.qr(design)[0]
         left = wanted - Q @ (Q.T @ wanted)
-        k = len(held.behind.w)
         nu = np.column_stack([norm.nu, np.ones(len(norm.nu))])
-        table = (slope[:, :, None] * nu[:, None, :]).reshape(len(nu), -1)
-        table -= Q @ (Q.T @ table)
-        front = self._slope_front(held, norm, slope)
-        front -= np.tensordot(Q, np.tensordot(Q.T, front, 1), 1)
-        D = held.behind.D
-        g = np.concatenate(
-            [
-                np.einsum("pja,pj->ja", table.reshape(len(nu), k, -1), left @ D.T).ravel(),
-                np.tensordot(left, front, ((0, 1), (0, 1))),
-            ]
+        slopes = StructuredSlopes(
+            Q, UnitSlopes(slope, nu, held.behind.D), self._slope_front(held, norm, slope)
         )
-        N = join_normal(D, table, front)
-        if self.model.eps < _TELLING:
-            _hold_factor(N, table.shape[1], held.front)
-        return self._move(held, solve_scaled(N, g, damping))
+        return self._move(held, slopes.solve(left, damping))
 
-    def _slope_front(self, held: TokenMap, norm: SecondNorm, slope: Matrix) -> Array:
-        """Derivatives by K, b, gain and lengths (p x o x parameters)."""
+    def _slope_front(self, held: TokenMap, norm: SecondNorm, slope: Matrix) -> list[FrontSlopes]:
+        """Derivatives by K and b, by gain and by lengths."""
         basis, count = self.model.basis, len(self.x)
-        G = self.model.slope(held.behind, norm, slope)
-        by_K = np.einsum("poa,pc->poac", G, self.x).reshape(*G.shape[:2], -1)
-        by_gain = np.einsum("io,pi,ig->pog", basis, norm.nu @ basis.T, basis)
-        by_length = np.zeros((count, G.shape[1], count))
-        by_length[np.arange(count), :, np.arange(count)] = -self.phi
-        return np.concatenate([by_K, G, by_gain, by_length], axis=2)
+        rows = self.model.list_rows(held.behind, slope)
+        G = norm.turn_back(rows + self.model.skip(held.behind), self.model.width)
+        # Units that turn back as K turns see it no more: what is left is the way past them.
+        following = Following(
+            -held.behind.w,
+            self._read_back(held.front),
+            G - rows / norm.spread[:, None, None],
+        )
+        by_gain = np.einsum("io,pi,ig->pog", basis, norm.nu @ basis.T, basis, optimize=True)
+        return [
+            FrontSlopes(G, np.column_stack([self.x, np.ones(count)]), following),
+            FrontSlopes(by_gain, np.ones((count, 1))),
+            FrontSlopes(-self.phi[..., None], np.eye(count)),
+        ]
 
-    def _move(self, held: TokenMap, step: Vector) -> TokenMap:
-        k, dim = held.behind.w.shape
-        width = self.model.width
-        sizes = (k * (dim + 1), dim * width, dim, dim)
-        units, K, b, gain, lengths = np.split(step, np.cumsum(sizes))
-        units = units.reshape(k, dim + 1)
+    def _read_back(self, front: Front) -> Matrix:
+        """From what K is multiplied by to what it makes of that (width + 1 x dimension + 1)."""
+        back = np.zeros((self.model.width + 1, len(front.K) + 1))
+        back[:-1, :-1] = linalg.pinv(front.K)
+        return back
+
+    def _move(self, held: TokenMap, step: list[Matrix]) -> TokenMap:
+        units, front, gain, lengths = step
         behind = replace(
             held.behind,
             w=held.behind.w + units[:, :-1],
             beta=held.behind.beta + units[:, -1],
-            gain=held.behind.gain + self.model.basis @ gain,
+            gain=held.behind.gain + self.model.basis @ gain[:, 0],
         )
-        front = Front(held.front.K + K.reshape(dim, width), held.front.b + b)
-        return TokenMap(front, behind, held.lengths + lengths)
-
-
-def _hold_factor(N: Matrix, first: int, front: Front) -> None:
-    """Keep a step from changing the common factor of K and b, which a small eps hardly shows."""
-    along = np.concatenate([front.K.ravel(), front.b])
-    along *= np.sqrt(np.diag(N).max()) / linalg.norm(along)
-    rows = slice(first, first + len(along))
-    N[rows, rows] += np.outer(along, along)
+        front = Front(held.front.K + front[:, :-1], held.front.b + front[:, -1])
+        return TokenMap(front, behind, held.lengths + lengths[0])
 
 
 def leave_directions(seen: Turned, phi: Matrix) -> tuple[Matrix, Array]:

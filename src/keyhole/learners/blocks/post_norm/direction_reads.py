@@ -24,7 +24,7 @@ from keyhole.learners.blocks.unit_reads import (
     draw_orthogonal,
     fit_curves,
 )
-from keyhole.learners.blocks.unit_slices import STEP, Split, follow_sphere
+from keyhole.learners.blocks.unit_slices import Split, measure_differences
 from keyhole.models.last_token.even_parts import EVEN_PARTS, EvenPart
 
 _CIRCLES = 4
@@ -85,14 +85,7 @@ def measure_circles(
     q = rng.normal(size=(1, split.outside.shape[1])) @ split.outside.T
     q = q[0] / float(linalg.norm(q))
     p: Matrix = R * (np.cos(ANGLE) * q + np.sin(ANGLE) * l @ split.inside.T)
-    h = STEP * R
-    along = v @ split.inside.T
-    asked = np.concatenate(
-        [p[:, None], follow_sphere(p, along, h, R), follow_sphere(p, along, -h, R)], axis=1
-    )
-    answers = sphere.ask_lone(asked.reshape(-1, p.shape[1])).reshape(*asked.shape[:2], -1)
-    middle, up, down = answers[:, :1], answers[:, 1 : count + 1], answers[:, count + 1 :]
-    return Reads(l, v, q, p, middle[:, 0], (up - down) / (2 * h), (up + down - 2 * middle) / h**2)
+    return Reads(l, v, q, p, *measure_differences(sphere, p, v @ split.inside.T))
 
 
 def _fill_up(l: Vector, tangents: Matrix, count: int, rng: np.random.Generator) -> Matrix:

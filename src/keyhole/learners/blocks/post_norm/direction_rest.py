@@ -21,9 +21,8 @@ from keyhole.learners.blocks.unit_reads import ANGLE, Curves
 from keyhole.learners.blocks.unit_slices import Split, follow_sphere
 from keyhole.models.last_token.even_parts import EVEN_PARTS
 
-_STEP = 1e-5  # of the radius, of one-sided differences
 _EQUATIONS = 1.5
-_SIDED = 0.1  # how far the side of a unit may be from 1
+_SIDED = 0.5  # how far the side of a unit may be from 1; lone tokens settle its size
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -132,7 +131,7 @@ class RestSearch:
     def _ask_rates(self, along: Array) -> Array:
         """Slopes of directions at the first points (points x directions x outputs)."""
         reads, R = self.seen.reads, self.sphere.radius
-        h = _STEP * R
+        h = self.sphere.stencil.rate * R
         moved = follow_sphere(reads.p[: len(along)], along, h, R)
         answers = self.sphere.ask_lone(moved.reshape(-1, moved.shape[-1]))
         return (answers.reshape(*along.shape[:2], -1) - reads.values[: len(along), None]) / h

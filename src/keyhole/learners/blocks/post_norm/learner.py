@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix
+from keyhole._arrays import FORMATS, Array, Matrix
 from keyhole.errors import InvalidInput
 from keyhole.identify.blocks import post_block_freedom
 from keyhole.learners.base import Plan, Recovery, Status
 from keyhole.learners.blocks.block_ends import (
-    TOO_LARGE,
     UNEVEN,
-    UNKNOWNS,
     BlockReport,
     Unfound,
+    check_exactness,
     check_room,
+    check_size,
     check_stage,
     choose_stages,
     describe_units,
@@ -38,14 +38,21 @@ from keyhole.learners.blocks.post_norm.direction_search import (
     count_search_queries,
     search_directions,
 )
+from keyhole.learners.blocks.post_norm.error_draws import (
+    Settled,
+    SettledMap,
+    allow_errors,
+)
 from keyhole.learners.blocks.post_norm.locks import (
     LOCK_LENGTH,
+    UNLOCKED,
     FrontMaps,
     LockSearch,
     bound_lock_queries,
     count_lock_queries,
 )
 from keyhole.learners.blocks.post_norm.output_norm import (
+    NO_NORM,
     OutputNorm,
     count_norm_queries,
     find_output_norm,
@@ -55,7 +62,12 @@ from keyhole.learners.blocks.post_norm.settling_plans import (
     count_token_queries,
     count_whole_queries,
 )
-from keyhole.learners.blocks.post_norm.token_sphere import FAR, TokenSphere, invert_front
+from keyhole.learners.blocks.post_norm.token_sphere import (
+    FAR,
+    TokenSphere,
+    find_error,
+    invert_front,
+)
 from keyhole.learners.blocks.post_norm.weight_reading import (
     WeightReader,
     choose_score_rank,
@@ -188,6 +200,7 @@ class _PostNormSession:
         self.rng = rng
         wiring = learner.wiring or Wiring()
         self.told = wiring.eps
+        self.error = find_error(oracle)
         self.eps = USUAL_POST_EPS if wiring.eps is None else wiring.eps
         self.basis = NormBall.of(self.oracle.width, "layer", self.eps).basis
         self.report = BlockReport(self.oracle, self._describe_tried(), learner.until)
@@ -195,7 +208,7 @@ class _PostNormSession:
     @property
     def model(self) -> TokenModel:
         """The map behind the first norm, evaluated."""
-        return TokenModel(self.basis, self.eps)
+        return TokenModel(self.basis, self.eps, self.error)
 
     def _describe_tried(self) -> str:
         told = "taken as usual" if self.told is None else "told"
@@ -209,6 +222,7 @@ class _PostNormSession:
         return self.report.recover(self._measure_block, self.rng)
 
     def _measure_block(self) -> TransformerBlock:
+        check_exactness(self.oracle, FORMATS["f32"].roundoff)
         check_room(self.oracle, _NARROWEST, LOCK_LENGTH)
         norm, x, answers = self._find_norm()
         self.report.keep_stage(
@@ -219,9 +233,10 @@ class _PostNormSession:
         self.report.keep_stage(
             "values", words, attention_Wo=self.basis @ front.U, attention_Wv=front.W
         )
-        norm, known = self._find_network(norm, front, x, answers)
-        self._keep_network(norm, known)
-        return self._assemble(norm, known, self._find_attention(norm, front, known))
+        settled = self._find_attention(self._find_network(norm, front, x, answers), front)
+        if self.error > 0:
+            self.report.allowance = allow_errors(settled, self.model, self._assemble, rng=self.rng)
+        return self._assemble(settled)
 
     def _keep_network(self, norm: OutputNorm, known: TokenMap) -> None:
         behind = known.behind
@@ -244,10 +259,10 @@ class _PostNormSession:
             if not linalg.norm(far) < _BOUNDED * linalg.norm(FAR * x[0]):
                 raise Unfound(Status.BLOCK_DISAGREES, _UNBOUNDED)
             answers = self.oracle.ask(x[:, None])
-        norm = find_output_norm(answers, self.basis)
-        if norm is None or (norm.left > _ROUNDED and (self.told or 1.0) < _SHOWN):
-            raise Unfound(Status.BLOCK_DISAGREES, _NO_NORM)
-        if self.told is None and norm.left > _ROUNDED:
+        norm, rounded = find_output_norm(answers, self.basis), self.model.excuse(_ROUNDED)
+        if norm is None or (norm.left > rounded and (self.told or 1.0) < _SHOWN):
+            raise Unfound(Status.BLOCK_DISAGREES, NO_NORM)
+        if self.told is None and norm.left > rounded:
             self.eps = USUAL_EPS
             self.report.tried = self._describe_tried()
         return norm, x, answers
@@ -261,12 +276,12 @@ class _PostNormSession:
         with self.oracle.phase("values"):
             front = LockSearch(self.oracle, norm, self.rng).find()
         if front is None:
-            raise Unfound(Status.UNSEPARATED, _UNLOCKED)
+            raise Unfound(Status.UNSEPARATED, UNLOCKED)
         return front
 
     def _find_network(
         self, norm: OutputNorm, front: FrontMaps, x: Matrix, answers: Matrix
-    ) -> tuple[OutputNorm, TokenMap]:
+    ) -> SettledMap:
         """Subspaces one after the other, larger ones where units filled them."""
         K = front.join_residual(self.basis)
         sphere = TokenSphere(self.oracle, norm, invert_front(K))
@@ -281,6 +296,7 @@ class _PostNormSession:
                 x, answers = self._ask_more(x, answers, len(sought.behind.w))
                 settled = self._settle(turned, K, sought.behind, x, answers)
                 if settled is not None:
+                    self._keep_network(settled.norm, settled.known)
                     return settled
             if sought.units is None:
                 m = min(D - 2, m + max(1, (D - 2 - m) // 2))
@@ -290,7 +306,7 @@ class _PostNormSession:
 
     def _settle(
         self, norm: OutputNorm, K: Matrix, behind: DirectionMap, x: Matrix, answers: Matrix
-    ) -> tuple[OutputNorm, TokenMap] | None:
+    ) -> SettledMap | None:
         """The token map to the last digit; where eps shows, it and the last norm in turn."""
         fit = DirectionFit(self.model, x, norm.read(answers))
         known, left = fit.fit(fit.start(K, behind, _FEW))
@@ -306,14 +322,15 @@ class _PostNormSession:
             known, left = DirectionFit(self.model, x, norm.read(answers)).fit(known)
             if moved < _UNMOVED:
                 break
-        return (norm, known) if left < _SETTLED else None
+        if not left < self.model.excuse(_SETTLED):
+            return None
+        return SettledMap(norm, known, x, norm.read(answers))
 
     def _ask_more(self, x: Matrix, answers: Matrix, units: int) -> tuple[Matrix, Matrix]:
         """Lone tokens enough to settle so many units."""
         d = self.oracle.width
         more = count_token_queries(d, units) - len(x)
-        if units * d + d * d + len(x) + more > UNKNOWNS:
-            raise Unfound(Status.UNITS_UNSEPARATED, TOO_LARGE)
+        check_size(len(x) + more, d)
         if more <= 0:
             return x, answers
         added = self._draw_lone(more)
@@ -321,8 +338,9 @@ class _PostNormSession:
             shown = self.oracle.ask(added[:, None])
         return np.concatenate([x, added]), np.concatenate([answers, shown])
 
-    def _find_attention(self, norm: OutputNorm, front: FrontMaps, known: TokenMap) -> WholeFront:
+    def _find_attention(self, settled: SettledMap, front: FrontMaps) -> Settled:
         """Scores read nearer and nearer to the last token, until sequences bear them out."""
+        norm, known = settled.norm, settled.known
         sphere = TokenSphere(self.oracle, norm, invert_front(known.front.K))
         reader = WeightReader(sphere, self.model, known, front)
         fits: list[tuple[float, WholeFront]] = []
@@ -339,11 +357,11 @@ class _PostNormSession:
             start = WholeFront(front.U, front.W, maps.Wq, maps.bq, maps.Wk, 1.0)
             held, left = AttentionFit(self.model, known, asked).fit(start)
             fits.append((left, held))
-            if left < _SETTLED:
+            if left < self.model.excuse(_SETTLED):
                 break
         if not fits:
             raise Unfound(Status.UNSEPARATED, UNEVEN)
-        return min(fits, key=lambda fit: fit[0])[1]
+        return Settled(settled, min(fits, key=lambda fit: fit[0])[1], asked)
 
     def _ask_sequences(self, sphere: TokenSphere, front: FrontMaps) -> tuple[Array, Matrix]:
         width = self.oracle.width
@@ -353,8 +371,9 @@ class _PostNormSession:
         with self.oracle.phase("sequences"):
             return X, sphere.ask(X)
 
-    def _assemble(self, norm: OutputNorm, known: TokenMap, front: WholeFront) -> TransformerBlock:
+    def _assemble(self, settled: Settled) -> TransformerBlock:
         """The block with what stands before a map folded into it."""
+        norm, known, front = settled.map.norm, settled.map.known, settled.front
         root = np.sqrt(front.Wq.shape[1])
         behind, back = known.behind, self.basis.T
         attention = AttentionLayer(
@@ -378,11 +397,3 @@ class _PostNormSession:
 
 
 _UNBOUNDED = "Answers grow with the token, as none do behind a last norm."
-_NO_NORM = (
-    "Answers do not lie on one plane and one ellipsoid along the coordinates, as behind a last"
-    " LayerNorm with a small eps."
-)
-_UNLOCKED = (
-    "No two sequences of huge tokens agreed on what heads read: heads whose scores do not grow with"
-    " their tokens, positions, a context that acts otherwise than by softmax, or several layers."
-)

@@ -9,14 +9,15 @@ u^\top) P A_h$, with its true scale. Two sequences with other u give all of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from keyhole._arrays import EPS, Array, Indices, Matrix, Vector
 from keyhole.learners.blocks.post_norm.output_norm import OutputNorm
+from keyhole.learners.blocks.post_norm.token_sphere import find_error
 from keyhole.learners.blocks.solving import linalg
 from keyhole.oracles import Counted
 from keyhole.oracles.base import read_imperfection
@@ -28,6 +29,10 @@ _STILL = 1e-9  # what an answer moves by where a token has no weight
 _STEP = 3e-8  # of one-sided differences, beside the tokens
 _WIDE_STEP = 1e-4  # of two-sided ones, where rounding leaves more than this of the others
 _ROUNDED = 1e-5
+_COARSE_STEP = 0.1  # of differences of fourth order, where answers are coarse
+_COARSELY_MOVED = 1e4  # of a token, in their errors
+_COARSELY_STILL = 100.0  # of an answer
+_COARSELY_AGREE = 1e4  # of two sequences
 _GROUPS = ((5, 8), (8, 12))  # up to so many heads: groups of tokens, each of as many
 _MOST_GROUPS = 16
 LOCK_LENGTH = 65  # tokens that must be allowed at once
@@ -35,10 +40,16 @@ _LOOKS = 2  # sequences that are looked at, at least
 _LOOKS_AT_ONE = 5  # where a single head shows
 _CANDIDATES = 16  # and at most
 _ROUNDS = 4  # of them whose slopes are asked, at most
+_PARTINGS = 3  # times that slopes of one sequence are asked, at most, as heads are told apart
+_SCANS = 64  # sequences that are looked at to tell heads apart, at most
 _AGREE = 1e-3  # what two sequences may make of one head
 _NARROWEST = 2  # numbers of a head: where more tokens are read, those are not heads' choices
 _SHARED = 1.5  # times the rank of another head, which two heads together have
-_GAP = 1e3  # between a head's singular values and what differences leave
+_GAP = 100.0  # between a head's singular values and what differences leave
+UNLOCKED = (
+    "No two sequences of huge tokens agreed on what heads read: heads whose scores do not grow with"
+    " their tokens, positions, a context that acts otherwise than by softmax, or several layers."
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -104,8 +115,8 @@ def count_lock_queries(width: int, heads: int) -> int:
 
 def bound_lock_queries(width: int) -> int:
     """The most that locks cost, whatever the number of heads."""
-    looks = _CANDIDATES * (_MOST_GROUPS + 2 + _MOST_GROUPS**2)
-    return looks + 3 * _ROUNDS * _count_slopes(width, width // _NARROWEST)
+    looks = (_CANDIDATES + _SCANS) * (_MOST_GROUPS + 2 + _MOST_GROUPS**2)
+    return looks + 4 * _PARTINGS * _ROUNDS * _count_slopes(width, width // _NARROWEST)
 
 
 def _count_slopes(width: int, heads: int) -> int:
@@ -120,19 +131,62 @@ class LockSearch:
         lengths = read_imperfection(oracle).lengths
         self.widest = _MOST_GROUPS if lengths is None else math.isqrt(lengths[1] - 1)
         self.groups = min(self.widest, _choose_groups(1))
+        self.heads, self.scans = 0, _SCANS
+        error = find_error(oracle)
+        self.coarse = error > 0
+        self.moved = max(_MOVED, _COARSELY_MOVED * error)
+        self.still = max(_STILL, _COARSELY_STILL * error)
+        self.agree = max(_AGREE, _COARSELY_AGREE * error)
 
     def find(self) -> FrontMaps | None:
         """The value maps; None where no two sequences agree on them."""
         seen: list[_Slopes] = []
         for lock in self._draw_locks():
-            slopes = self._measure(lock)
+            slopes = self._measure_apart(lock)
             if slopes is None:
                 continue
             for other in seen:
-                found = _join_slopes(other, slopes)
+                found = _join_slopes(other, slopes, self.agree)
                 if found is not None:
                     return found
             seen.append(slopes)
+        return None
+
+    def _measure_apart(self, lock: _Lock) -> _Slopes | None:
+        """Slopes, once more where they show that heads shared a token."""
+        slopes = None
+        for _ in range(_PARTINGS):
+            parted = self._part(lock)
+            slopes = None if parted is None else self._measure(parted)
+            if parted is None or slopes is None:
+                return None
+            ranks = [_count_rank(one) for one in _list_singular(slopes.heads)]
+            counted = sum(round(rank / min(ranks)) for rank in ranks)
+            if counted <= len(ranks):
+                break
+            self.heads = max(self.heads, counted)
+            # What several heads read is left out first.
+            lock = replace(parted, read=parted.read[np.argsort([-rank for rank in ranks])])
+        return slopes
+
+    def _part(self, lock: _Lock) -> _Lock | None:
+        """The sequence less such tokens that heads which shared them read different ones."""
+        while len(lock.read) < self.heads:
+            better = self._leave_one_out(lock)
+            if better is None:
+                return None
+            lock = better
+        return lock
+
+    def _leave_one_out(self, lock: _Lock) -> _Lock | None:
+        """The first sequence without a token on which more are read."""
+        for token in lock.read:
+            if self.scans == 0:
+                return None
+            self.scans -= 1
+            tried = self._look(np.delete(lock.X, token, axis=0))
+            if tried is not None and len(tried.read) > len(lock.read):
+                return tried
         return None
 
     def _draw_locks(self) -> Iterator[_Lock]:
@@ -165,20 +219,26 @@ class LockSearch:
         return self.norm.read(self.oracle.ask(X))
 
     def _draw(self) -> _Lock | None:
-        """A sequence, unless a head reads its last token: groups are tried, then their tokens."""
+        """A random sequence, unless a head reads its last token."""
         count = self.groups**2
         X = _SIZE * self.rng.normal(size=(count + 1, self.oracle.width))
         X[-1] *= _LAST
-        groups = np.arange(count).reshape(self.groups, -1)
+        return self._look(X)
+
+    def _look(self, X: Matrix) -> _Lock | None:
+        """What heads read, unless it is the last token: groups are tried, then their tokens."""
+        groups = np.array_split(np.arange(len(X) - 1), self.groups)
         # Equal numbers added to the last token show only where a head reads it.
         shifted = X.copy()
-        shifted[-1] += _MOVED * _SIZE
-        phi = self._ask(np.concatenate([_scale(X, groups), shifted[None], X[None]]))
-        moved = linalg.norm(phi[:-1] - phi[-1], axis=1) > _STILL
+        shifted[-1] += self.moved * _SIZE
+        phi = self._ask(np.concatenate([_scale(X, groups, self.moved), shifted[None], X[None]]))
+        moved = linalg.norm(phi[:-1] - phi[-1], axis=1) > self.still
         if moved[-1] or not moved.any():
             return None
-        members = groups[moved[:-1]].reshape(-1, 1)
-        alone = linalg.norm(self._ask(_scale(X, members)) - phi[-1], axis=1) > _STILL
+        members = np.concatenate([groups[i] for i in np.flatnonzero(moved[:-1])])[:, None]
+        alone = (
+            linalg.norm(self._ask(_scale(X, members, self.moved)) - phi[-1], axis=1) > self.still
+        )
         return _Lock(X, phi[-1], members[alone, 0])
 
     def _measure(self, lock: _Lock) -> _Slopes | None:
@@ -186,8 +246,12 @@ class LockSearch:
         # Tokens that no head reads change nothing: sequences without them are short.
         X = lock.X[[*lock.read, len(lock.X) - 1]]
         base = self._ask(X[None])[0]
-        if not linalg.norm(base - lock.answer) < _STILL:
+        if not linalg.norm(base - lock.answer) < self.still:
             return None
+        return _read_slopes(self._ask_coarsely(X) if self.coarse else self._ask_finely(X, base))
+
+    def _ask_finely(self, X: Matrix, base: Vector) -> Matrix:
+        """Slopes where answers have all digits."""
         h = _STEP * _SIZE
         J = (self._ask_moved(X, h) - base).T / h
         s = linalg.svd(J[:, : self.oracle.width - 1], compute_uv=False)
@@ -195,7 +259,13 @@ class LockSearch:
         if s[-2] == 0 or EPS / (h * s[-2]) > _ROUNDED:
             h = _WIDE_STEP * _SIZE
             J = (self._ask_moved(X, h) - self._ask_moved(X, -h)).T / (2 * h)
-        return _read_slopes(J)
+        return J
+
+    def _ask_coarsely(self, X: Matrix) -> Matrix:
+        """Slopes from wide steps: without the tokens that no head reads each head keeps its own."""
+        h = _COARSE_STEP * _SIZE
+        near, far = (self._ask_moved(X, i * h) - self._ask_moved(X, -i * h) for i in (1, 2))
+        return (8 * near - far).T / (12 * h)
 
     def _ask_moved(self, X: Matrix, h: float) -> Matrix:
         """Answers where the last token is moved across equal numbers, then each other in turn."""
@@ -223,15 +293,15 @@ def _move(X: Matrix, at: int, along: Matrix) -> Array:
     return tried
 
 
-def _scale(X: Matrix, groups: Indices) -> Array:
+def _scale(X: Matrix, groups: Sequence[Indices] | Indices, share: float) -> Array:
     """The sequence once for each group, whose tokens are longer in it."""
     tried = np.repeat(X[None], len(groups), axis=0)
     for one, group in zip(tried, groups, strict=True):
-        one[group] *= 1.0 + _MOVED
+        one[group] *= 1.0 + share
     return tried
 
 
-def _join_slopes(first: _Slopes, second: _Slopes) -> FrontMaps | None:
+def _join_slopes(first: _Slopes, second: _Slopes, agree: float) -> FrontMaps | None:
     """Heads as both sequences show them; None where they do not agree."""
     u = np.column_stack([first.u, second.u])
     across = linalg.qr(u)[0]
@@ -241,7 +311,7 @@ def _join_slopes(first: _Slopes, second: _Slopes) -> FrontMaps | None:
     sizes = np.maximum(linalg.norm(a, axis=(1, 2)), 1e-300)
     gaps = linalg.norm(a - b[order], axis=(1, 2)) / sizes
     left = float(gaps.max())
-    if not left < _AGREE:
+    if not left < agree:
         return None
     rows = np.concatenate([np.eye(len(u)) - np.outer(seen.u, seen.u) for seen in (first, second)])
     both = np.concatenate([first.heads, second.heads[order]], axis=1)
@@ -266,6 +336,10 @@ def _factor_heads(A: Array, left: float) -> FrontMaps | None:
         return None
     root: Any = np.sqrt(s[:, :rank])
     return FrontMaps(A, U[:, :, :rank] * root[:, None], root[:, :, None] * Vt[:, :rank], left)
+
+
+def _list_singular(A: Array) -> Matrix:
+    return linalg.svd(A, compute_uv=False)
 
 
 def _count_rank(s: Vector) -> int:

@@ -20,6 +20,10 @@ from keyhole.learners.blocks.solving import linalg
 _MORE = 40  # answers beyond the unknowns
 _FLAT = 1e-4  # what an eps lets answers leave of plane and ellipsoid
 _ALONE = 30.0  # how much more they leave of any other
+NO_NORM = (
+    "Answers do not lie on one plane and one ellipsoid along the coordinates, as behind a last"
+    " LayerNorm with a small eps."
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix
+from keyhole._arrays import EPS, Array, Matrix
+from keyhole.learners.blocks.far_tokens import Stencil
 from keyhole.learners.blocks.post_norm.output_norm import OutputNorm
 from keyhole.learners.blocks.solving import linalg
-from keyhole.oracles import Counted
+from keyhole.oracles import Counted, Oracle
+from keyhole.oracles.base import read_imperfection
 
 # Answers do not grow with the token: nothing is lost but what overflows in a score.
 FAR = 1e8
@@ -49,6 +51,11 @@ class TokenSphere:
         """Of the sphere behind the first norm."""
         return float(np.sqrt(len(self.norm.basis)))
 
+    @property
+    def stencil(self) -> Stencil:
+        """As answers are declared."""
+        return Stencil.suit(find_error(self.oracle))
+
     def ask(self, X: Array) -> Matrix:
         """Directions that sequences are answered by."""
         return self.norm.read(self.oracle.ask(X))
@@ -56,6 +63,12 @@ class TokenSphere:
     def ask_lone(self, y: Matrix) -> Matrix:
         """Directions that points of the sphere are answered by."""
         return self.ask((FAR * y @ self.send.T)[:, None])
+
+
+def find_error(oracle: Oracle) -> float:
+    """The relative error that is declared of answers; 0 where they have all digits."""
+    declared = read_imperfection(oracle).roundoff
+    return declared if declared > EPS else 0.0
 
 
 def invert_front(K: Matrix) -> Matrix:

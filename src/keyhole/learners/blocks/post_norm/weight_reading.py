@@ -127,7 +127,7 @@ class WeightReader:
             J = np.where(better[:, None, None], slopes, J)
             cost = np.where(better, after, cost)
             damping = np.where(better, damping * 0.05, damping * 10.0)
-        weights[~(cost < _SOLVED)] = -1.0
+        weights[~(cost < self.model.excuse(_SOLVED))] = -1.0
         return weights.reshape(count, -1, tokens)
 
     def _leave(
