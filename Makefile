@@ -38,8 +38,8 @@ wheel: $(VENV)/.base
 bench: $(VENV)/.dev
 	for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-# Those that take a minute at most on two idle cores; the others are run by `make experiments-long`.
-LONG := appendix-d appendix-d-what-helps match3-easy match3-strict position-codes sample-complexity softmax-against-linear
+# Those that take three minutes of one core at most; the others are run by `make experiments-long`.
+LONG := appendix-d appendix-d-what-helps k-hop-depth match3-easy match3-evidence match3-strict position-codes sample-complexity softmax-against-linear
 QUICK := $(filter-out $(LONG),$(basename $(notdir $(wildcard experiments/*.toml))))
 experiments: FILES := $(QUICK)
 experiments-long: FILES := $(LONG)

@@ -22,8 +22,9 @@ from keyhole.drawing.describing import (
     name_rows,
 )
 from keyhole.drawing.html import escape_text
+from keyhole.drawing.labels import Box
 from keyhole.drawing.scales import fit_scale
-from keyhole.drawing.shapes import Dot, Words
+from keyhole.drawing.shapes import Dot, Patch, Words
 from keyhole.drawing.svg import draw_chart, draw_rows
 from support.drawn_labels import Reader, count_labels, find_faults
 from support.run_records import EVIL
@@ -282,3 +283,17 @@ def test_no_two_labels_of_a_map_touch(columns, rows, name):
     svg = draw_chart(Chart("about", across, up, [theory], cells=cells, scale=("0", "1,000")))
     assert find_faults(svg) == []
     assert count_labels(svg) >= 5
+
+
+@pytest.mark.parametrize("row", range(5))
+def test_no_name_of_a_line_lies_on_the_scale_of_colours(row):
+    axis = Axis("q", low=-0.5, high=4.5, ticks=[(k, f"{k}") for k in range(5)])
+    theory = Line("theory", "limit", [Point(0, row), Point(4, row)], marked=False)
+    cells = [Cell(x, y, 0.5, "said") for x in range(5) for y in range(5)]
+    chart = Chart("about", axis, axis, [theory], cells=cells, scale=("0", "1"))
+    shapes = arrange_chart(chart).shapes
+    (name,) = [one for one in shapes if isinstance(one, Words) and one.words == "theory"]
+    outlines = [np.array(one.points) for one in shapes if isinstance(one, Patch) and one.colour]
+    colours = [Box(*ends.min(axis=0), *ends.max(axis=0)) for ends in outlines]
+    assert len(colours) > len(cells)
+    assert not any(name.box.touches(one) for one in colours)

@@ -59,6 +59,8 @@ def arrange_chart(chart: Chart) -> Drawing | None:
         _keep_off_shape(namer, one)
     scale = _draw_colour_scale(chart)
     namer.keep_off([one.box for one in scale if isinstance(one, Words)])
+    if scale:
+        namer.keep_off([_box_colours(chart)])
     names = _name_everything(chart, plane, namer)
     bars = [*_draw_bars(chart, plane)]
     shapes = [*ground, *ticks, *bars, *drawn, *scale, *names]
@@ -245,15 +247,21 @@ def _draw_colour_scale(chart: Chart) -> list[Shape]:
     if chart.scale is None:
         return []
     steps = 24
-    left = chart.width + 24.0
+    whole = _box_colours(chart)
     shapes: list[Shape] = []
     for k in range(steps):
-        bottom = chart.height - _SCALE * k / steps
-        box = Box(left, bottom - _SCALE / steps, left + 12.0, bottom)
+        bottom = whole.bottom - _SCALE * k / steps
+        box = Box(whole.left, bottom - _SCALE / steps, whole.right, bottom)
         shapes.append(Patch(make_rectangle(box), colour=colour_of((k + 0.5) / steps)))
     for end, y in zip(chart.scale, (chart.height - 7.0, chart.height - _SCALE + 7.0), strict=True):
-        shapes.append(Words(left + 16.0, y, end, "quiet"))
+        shapes.append(Words(whole.right + 4.0, y, end, "quiet"))
     return shapes
+
+
+def _box_colours(chart: Chart) -> Box:
+    """Where the colours stand that the scale names."""
+    left = chart.width + 24.0
+    return Box(left, chart.height - _SCALE, left + 12.0, chart.height)
 
 
 def _name_everything(chart: Chart, plane: _Plane, namer: Namer) -> list[Shape]:

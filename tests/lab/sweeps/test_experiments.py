@@ -5,6 +5,7 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import keyhole
@@ -46,6 +47,20 @@ def test_the_lines_of_the_phase_diagram_are_where_the_verdicts_change():
         assert lines["weights exist"][q] == too_small + 1
         # Width 1 lies below the widths that are drawn.
         assert lines["too small"].get(q, 1) == too_small
+
+
+def test_the_line_of_what_training_finds_is_where_medians_cross_a_tenth():
+    held = (ROOT / "experiments" / "measured" / "position-codes.json").read_text()
+    medians = {}
+    for row in map(json.loads, held.splitlines()):
+        medians.setdefault(row["job.q"], {})[row["job.embed"]] = row["record.error.median"]
+    line = dict(read_sweep(str(ROOT / "experiments" / "position-codes.toml")).figure.boundary)
+    assert set(line) == set(medians)
+    for q, by_width in medians.items():
+        widths = np.array(sorted(by_width))
+        errors = np.array([by_width[m] for m in widths])
+        # Errors fall as codes get wider: interpolation wants them rising.
+        assert line[q] == pytest.approx(np.interp(-0.1, -errors, widths), abs=0.06)
 
 
 def test_the_bound_of_networks_that_read_once_is_that_of_the_theorem():

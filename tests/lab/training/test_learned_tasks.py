@@ -9,10 +9,22 @@ from support.training_jobs import job
 
 def test_resampled_codes_carry_over_to_other_lengths(tmp_path):
     data = run_job(
-        job(codes="resampled", code_width=32, tied=True, steps=150, samples=None, lengths=(6, 12))
+        job(
+            codes="resampled",
+            code_width=32,
+            tied=True,
+            steps=150,
+            samples=None,
+            lengths=(6, 12),
+            seeds=3,
+        )
     ).data
     assert data.lengths.median_errors[0] == pytest.approx(data.error.median, rel=0.5)
     assert data.lengths.last_scaled < data.lengths.last_errors < 1.0
+    # One row per seed, each as long as the lengths, as the figure of a sweep pairs them.
+    for rows in (data.lengths.errors, data.lengths.scaled):
+        assert [len(row) for row in rows] == [2] * data.seeds
+    assert all(row[0] < row[1] for row in data.lengths.errors)
 
 
 @pytest.mark.parametrize("model", ["attention", "third-order"])

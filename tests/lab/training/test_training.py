@@ -26,7 +26,7 @@ from keyhole.lab.training.loop import Course, Trainer
 from keyhole.lab.training.options import APPLY
 from keyhole.lab.training.supply import Supply
 from keyhole.lab.training.time_left import TimeLeft, format_duration
-from support.training_jobs import BUILT, MATCH, TINY, job
+from support.training_jobs import BUILT, LOOKUP, MATCH, TINY, job
 
 
 def test_a_model_that_is_unknown_is_refused_with_the_names_of_those_that_are_known():
@@ -302,6 +302,9 @@ def test_a_sweep_keeps_constructed_weights_beside_trained_ones(tmp_path):
             {"task": "match2", "q": None, "width": None, "modulus": 5, "model": "linear-attention"},
             "one head's weight",
         ),
+        (LOOKUP, "a token of index-lookup has 2 answers.*take --model layers, mlp, gru or lstm"),
+        ({**LOOKUP, "model": "linear-attention"}, "a token of index-lookup has 2 answers"),
+        ({**LOOKUP, "model": "third-order"}, "a token of index-lookup has 2 answers"),
         (
             {"model": "mlp", "effective_bits": True},
             "--effective-bits is for models of standard attention",

@@ -293,7 +293,7 @@ class Curve(Part, frozen=True, kw_only=True):
 
 
 class LengthErrors(Part, frozen=True, kw_only=True, omit_defaults=True):
-    """Errors at other lengths, and with scores that grow like ln N where that was tried."""
+    """Errors at other lengths by seed, and with scores that grow like ln N where that was tried."""
 
     lengths: list[int]
     errors: list[Numbers]

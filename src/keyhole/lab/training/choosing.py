@@ -46,6 +46,15 @@ def choose_reading(job: TrainJob, lesson: Lesson[Any], embed: int) -> TokenReadi
     return TokenReading(columns, kind, usual if job.code_width is None else job.code_width)
 
 
+def _check_one_answer(lesson: Lesson[Any]) -> None:
+    task = lesson.task
+    if task.outputs > 1:
+        raise InvalidInput(
+            f"a token of {task.name} has {task.outputs} answers, and an attention unit gives one:"
+            " take --model layers, mlp, gru or lstm."
+        )
+
+
 def _choose_unit(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     linear = job.model == "linear-attention"
     embed = job.embed or lesson.task.length
@@ -53,6 +62,7 @@ def _choose_unit(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     reading = choose_reading(job, lesson, embed)
     sizes: dict[str, Given] = {"embed": embed, "heads": job.heads, "tied": job.tied}
     if lesson.labels:
+        _check_one_answer(lesson)
         # A flag unit has one head whose share is the answer.
         if linear or job.tied or job.heads > 1 or job.temperature != 1.0:
             raise InvalidInput(
@@ -76,6 +86,7 @@ def _choose_third_order(job: TrainJob, lesson: Lesson[Any]) -> Choice:
     embed = job.embed or lesson.task.length
     reading = choose_reading(job, lesson, embed)
     if lesson.labels:
+        _check_one_answer(lesson)
         return Choice(FlagUnit(reading, embed, order=3), {"embed": embed})
     return Choice(ThirdOrderUnit(reading, lesson.task.outputs, embed), {"embed": embed})
 

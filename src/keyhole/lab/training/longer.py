@@ -25,8 +25,8 @@ def measure_at_lengths(job: TrainJob, trainer: Trainer) -> LengthErrors:
     own = trainer.supply
     best = trainer.best
     grown = job.codes == "resampled" and own.lesson.task.length > 1
-    errors: list[Numbers] = []
-    scaled: list[Numbers] = []
+    errors: list[list[float]] = []
+    scaled: list[list[float]] = []
     for length in job.lengths:
         lesson = replace(own.lesson, task=replace(own.lesson.task, length=length))
         # Codes of positions that training never saw are drawn anew.
@@ -38,7 +38,16 @@ def measure_at_lengths(job: TrainJob, trainer: Trainer) -> LengthErrors:
         if grown:
             sharper = best | {"Q": best["Q"] * (log(length) / log(own.lesson.task.length))}
             scaled.append([float(e) for e in trainer.errors(sharper, tests)])
-    return LengthErrors(lengths=list(job.lengths), errors=errors, scaled=scaled if grown else None)
+    return LengthErrors(
+        lengths=list(job.lengths),
+        errors=_list_by_seed(errors),
+        scaled=_list_by_seed(scaled) if grown else None,
+    )
+
+
+def _list_by_seed(by_length: list[list[float]]) -> list[Numbers]:
+    """One row per seed, as curves have them."""
+    return [list(row) for row in zip(*by_length, strict=True)]
 
 
 def join_length_errors(parts: list[LengthErrors | None]) -> LengthErrors | None:
@@ -46,7 +55,7 @@ def join_length_errors(parts: list[LengthErrors | None]) -> LengthErrors | None:
     known = [part for part in parts if part is not None]
     if not known:
         return None
-    errors = _join_groups([part.errors for part in known])
+    errors = [row for part in known for row in part.errors]
     medians = _find_length_medians(errors)
     joined = LengthErrors(
         lengths=known[0].lengths,
@@ -54,18 +63,13 @@ def join_length_errors(parts: list[LengthErrors | None]) -> LengthErrors | None:
         median_errors=medians,
         last_errors=medians[-1],
     )
-    sharper = [part.scaled for part in known if part.scaled is not None]
-    if not sharper:
+    scaled = [row for part in known for row in part.scaled or []]
+    if not scaled:
         return joined
-    scaled = _join_groups(sharper)
     medians = _find_length_medians(scaled)
     return structs.replace(joined, scaled=scaled, median_scaled=medians, last_scaled=medians[-1])
 
 
-def _join_groups(groups: list[list[Numbers]]) -> list[Numbers]:
-    """Errors by length, of the seeds of all groups."""
-    return [[error for row in rows for error in row] for rows in zip(*groups, strict=True)]
-
-
 def _find_length_medians(errors: list[Numbers]) -> list[Number]:
-    return [statistics.median(e for e in row if e is not None) for row in errors]
+    by_length = zip(*errors, strict=True)
+    return [statistics.median(e for e in each if e is not None) for each in by_length]
