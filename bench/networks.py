@@ -48,11 +48,13 @@ class Case:
     oracle: float
 
 
-def measure_error(truth: Any, model: Any, rng: np.random.Generator) -> float:
+def measure_error(
+    truth: Any, model: Any, rng: np.random.Generator, *, number: type = np.float64
+) -> float:
     """The largest gap at any radius, beside how answers vary there and a millionth of them."""
     errors = [0.0]
     for radius in RADII:
-        x = radius * rng.normal(size=(200, truth.width))
+        x = (radius * rng.normal(size=(200, truth.width))).astype(number)
         answers = truth.points(x)
         spread = np.abs(answers - answers.mean(axis=0)).max() + ROUNDED * np.abs(answers).max()
         errors.append(np.abs(model.points(x) - answers).max() / spread)
