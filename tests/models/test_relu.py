@@ -10,7 +10,7 @@ import pytest
 from keyhole.errors import InvalidInput
 from keyhole.identify import network_distance
 from keyhole.models import AbsAffine, Model, ReluNet, load, save
-from keyhole.models.relu import network_freedom
+from keyhole.models.relu import find_equal_normals, network_freedom
 
 
 def net(d, k, m, rng, activation="relu"):
@@ -182,3 +182,18 @@ def test_misfits_are_refused(rng, untyped):
         AbsAffine(np.zeros((1, 2)), np.zeros(1), np.ones((1, 1)), np.ones((1, 2)), np.ones(1))
     with pytest.raises(InvalidInput, match="must be finite"):
         ReluNet(np.full((1, 1), np.nan), np.zeros(1), np.zeros((1, 1)), np.zeros(1))
+
+
+@pytest.mark.parametrize("width", [1, 3, 16])
+def test_equal_normals_are_those_of_which_every_pair_is_compared(width, rng):
+    n = rng.normal(size=(30, width))
+    n[:5] = n[20:25]
+    n[5:8] = -n[10:13]
+    n[8] = n[10] + 1e-9
+    n /= np.linalg.norm(n, axis=1)[:, None]
+    found = {frozenset(group.tolist()) for group, _ in find_equal_normals(n)}
+    apart = np.minimum(np.abs(n[:, None] - n), np.abs(n[:, None] + n)).max(axis=2)
+    alike = apart < 1e-11
+    assert found == {frozenset(np.flatnonzero(row).tolist()) for row in alike if row.sum() > 1}
+    for group, signs in find_equal_normals(n):
+        assert np.abs(n[group] - signs[:, None] * n[group[0]]).max() < 1e-15

@@ -320,11 +320,26 @@ def choose_generic_direction(width: int) -> Array:
 
 def find_equal_normals(n: Matrix) -> list[tuple[Indices, Array]]:
     """Groups of two or more rows that are one direction, with their signs beside the first's."""
-    signs = np.where(n @ choose_generic_direction(n.shape[1]) < 0, -1.0, 1.0)
-    rows = np.round(n * signs[:, None], _PLACES) + 0.0
+    direction = choose_generic_direction(n.shape[1])
+    along = n @ direction
+    near = find_close_numbers(np.abs(along), 10.0**-_PLACES * float(np.abs(direction).sum()))
+    if not len(near):
+        return []
+    signs = np.where(along < 0, -1.0, 1.0)
+    rows = np.round(n[near] * signs[near, None], _PLACES) + 0.0
     _, numbers, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
-    groups = [np.flatnonzero(numbers.ravel() == i) for i in np.flatnonzero(counts > 1)]
+    groups = [near[numbers.ravel() == i] for i in np.flatnonzero(counts > 1)]
     return [(group, signs[group] * signs[group[0]]) for group in groups]
+
+
+def find_close_numbers(numbers: Array, apart: float) -> Indices:
+    """Which of some numbers are no farther than that from another, ascending."""
+    order = np.argsort(numbers)
+    close = np.diff(numbers[order]) <= apart
+    chosen = np.zeros(len(order), dtype=np.bool_)
+    chosen[:-1] |= close
+    chosen[1:] |= close
+    return np.sort(order[chosen])
 
 
 def merge_hyperplanes(n: Matrix, t: Array, D: Matrix) -> tuple[Matrix, Array, Matrix]:

@@ -436,3 +436,23 @@ def test_what_parts_that_cancel_leave_is_told_beside_how_answers_vary(rng):
     seen = examine_model(Local(ridge), moved, ruler=Ruler(), rng=rng)
     assert seen.examined.beside > 1e-8
     assert "beside how answers vary" in seen.examined.sentence
+
+
+@pytest.mark.parametrize("width", [2, 9, 40])
+def test_groups_of_parallel_normals_are_those_that_every_pair_tells(width, rng):
+    n = rng.normal(size=(60, width))
+    n /= np.linalg.norm(n, axis=1)[:, None]
+    across = rng.normal(size=(4, width))
+    across -= (across * n[:4]).sum(axis=1)[:, None] * n[:4]
+    across /= np.linalg.norm(across, axis=1)[:, None]
+    n[40:44] = n[:4] + 9e-5 * across
+    n[44:48] = -n[4:8]
+    n[48:50] = n[8:10] + 3e-4 * across[:2]
+    together = {(i, i + 40) for i in range(8)}
+    assert {tuple(group) for group in find_parallel_groups(n) if max(group) > 39} >= together
+    pairs = [(i, j) for i in range(60) for j in range(i) if closer(n[i], n[j]) < 1e-4]
+    assert {i for group in find_parallel_groups(n) for i in group} == {i for p in pairs for i in p}
+
+
+def closer(first, second):
+    return min(np.linalg.norm(first - second), np.linalg.norm(first + second))

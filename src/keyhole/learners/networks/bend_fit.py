@@ -75,37 +75,87 @@ def _find_emptiest_place(places: Vector, a: float, b: float) -> float:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _BrokenLine:
-    """A broken line, and what samples say of a shift of its kinks.
+    """The broken line with given kinks that is nearest to all samples.
 
     Args:
+        region: how many kinks lie before each sample.
+        A: answers of V, one row per sample.
+        E: what moving each kink does to answers, for jumps of 1; the first and last are no kinks.
         V: first slope, values at the kinks, last slope.
         H: the factors L D L^T of A^T A: the diagonal D, and what is below that of L.
-        followed: how V changes where a kink is moved.
+        left: what samples have beside it.
         read: what makes slopes of V, one row per region.
-        normal: normal matrix of the kinks, with V made up for.
-        pull: its right-hand side.
+        slopes: of every region.
     """
 
+    region: Indices
+    A: Any
+    E: Any
     V: Matrix
     H: tuple[Vector, Vector]
-    followed: Matrix
+    left: Matrix
     read: Any
-    normal: Matrix
-    pull: Vector
+    slopes: Matrix
 
-    def solve_values(self, right: Matrix) -> Matrix:
-        """The inverse of A^T A times a matrix."""
-        return _solve_tridiagonal(self.H, right)
 
-    def solve_kinks(self, right: Matrix) -> Matrix:
-        """The inverse of the normal matrix of the kinks times a matrix."""
-        from scipy.linalg import cho_factor, cho_solve
+@dataclass(frozen=True, eq=False, slots=True)
+class _KinkEquations:
+    """The equations of a first-order shift of the kinks of a broken line, V made up for.
 
-        scale = 1.0 / np.sqrt(np.maximum(np.diag(self.normal), 1e-300))
-        scaled = self.normal * scale * scale[:, None]
-        factor = cho_factor(scaled + _RIDGE * np.eye(len(scale)), check_finite=False)
-        solved = cho_solve(factor, right * scale[:, None], check_finite=False)
-        return np.asarray(solved, dtype=np.float64) * scale[:, None]
+    Args:
+        followed: how V changes where a kink is moved.
+        beside: what V cannot make up for of moving each kink, for jumps of 1.
+        factor: Cholesky factor of their normal matrix with a diagonal of ones.
+        scale: what makes its diagonal one.
+    """
+
+    followed: Matrix
+    beside: Matrix
+    factor: Matrix
+    scale: Vector
+
+    def pull(self, fit: _BrokenLine) -> Vector:
+        """What samples gain, to first order, by moving each kink."""
+        jumps = np.diff(fit.slopes, axis=0)
+        return np.einsum("km,km->k", self.beside.T @ fit.left, jumps)
+
+    def solve(self, right: Vector) -> Vector:
+        """The inverse of the normal matrix times a vector."""
+        from scipy.linalg.lapack import dpotrs
+
+        solved = dpotrs(self.factor, right * self.scale, lower=1)[0]
+        return np.asarray(solved, dtype=np.float64) * self.scale
+
+    def measure_spread(self, rows: Matrix) -> Vector:
+        """Variance of rows times the shift of the kinks."""
+        from scipy.linalg.lapack import dtrtrs
+
+        half = dtrtrs(self.factor, (rows * self.scale).T, lower=1)[0]
+        return np.square(half).sum(axis=0)
+
+
+def _set_kink_equations(fit: _BrokenLine) -> _KinkEquations:
+    from scipy.linalg.lapack import dpotrf
+
+    D = np.diff(fit.slopes, axis=0)
+    A, beside = fit.A, fit.E.toarray()
+    followed = np.zeros((A.shape[1], beside.shape[1]))
+    # In place, for large arrays cost more to find room for than to fill.
+    for _ in range(2):
+        more = _solve_tridiagonal(fit.H, A.T @ beside)
+        followed += more
+        beside -= A @ more
+    followed, beside = followed[:, 1:-1], beside[:, 1:-1]
+    normal = beside.T @ beside
+    normal *= D @ D.T
+    scale = 1.0 / np.sqrt(np.maximum(np.diag(normal), 1e-300))
+    normal *= scale
+    normal *= scale[:, None]
+    normal[np.diag_indices(len(normal))] += _RIDGE
+    factor, info = dpotrf(normal, lower=1)
+    if info:
+        raise np.linalg.LinAlgError("kinks that samples do not tell apart.")
+    return _KinkEquations(followed, beside, factor, scale)
 
 
 def _factor_tridiagonal(diagonal: Vector, beside: Vector) -> tuple[Vector, Vector]:
@@ -124,7 +174,7 @@ def _solve_tridiagonal(H: tuple[Vector, Vector], right: Matrix) -> Matrix:
 
 
 def _fit_values(t: Vector, places: Vector, values: Matrix, weight: Vector) -> _BrokenLine:
-    """Slopes and values at given kinks, and the equations of a first-order shift of these."""
+    """Slopes and values at given kinks."""
     k = len(t)
     region = np.searchsorted(t, places)
     before, behind = t[np.maximum(region - 1, 0)], t[np.minimum(region, k - 1)]
@@ -135,21 +185,16 @@ def _fit_values(t: Vector, places: Vector, values: Matrix, weight: Vector) -> _B
     far = np.where(first, 1.0, np.where(last, places - before, share))
     A = _spread_rows(region, near * weight, far * weight, k + 2)
     near, far = np.where(first, 0.0, -near / 2), np.where(last, 0.0, far / 2)
-    E = _spread_rows(region, near * weight, far * weight, k + 2)[:, 1:-1]
-    F = values * weight[:, None]
+    E = _spread_rows(region, near * weight, far * weight, k + 2)
+    left = F = values * weight[:, None]
     square = A.T @ A
     H = _factor_tridiagonal(square.diagonal(), square.diagonal(1))
     V = np.zeros((k + 2, values.shape[1]))
     for _ in range(2):
-        V = V + _solve_tridiagonal(H, A.T @ (F - A @ V))
-    E = E.toarray()
-    followed = _solve_tridiagonal(H, A.T @ E)
-    followed = followed + _solve_tridiagonal(H, A.T @ (E - A @ followed))
-    beside = E - A @ followed
+        V = V + _solve_tridiagonal(H, A.T @ left)
+        left = F - A @ V
     read = _read_slopes(t)
-    D = np.diff(read @ V, axis=0)
-    pull = np.einsum("nk,nm,km->k", beside, F - A @ V, D, optimize=True)
-    return _BrokenLine(V, H, followed, read, (beside.T @ beside) * (D @ D.T), pull)
+    return _BrokenLine(region, A, E, V, H, left, read, read @ V)
 
 
 def _read_slopes(t: Vector) -> Any:
@@ -185,16 +230,21 @@ def refine_bends(line: Line, noise: Noise, t: Vector, places: Vector, values: Ma
     if not len(t):
         return _fit_straight(line, noise, places, values)
     fit = _fit_values(t, places, values, weight)
+    equations = _set_kink_equations(fit)
     for _ in range(_STEPS):
         check_own_time()
-        step = fit.solve_kinks(fit.pull[:, None])[:, 0]
-        gain = float(fit.pull @ step)
+        pull = equations.pull(fit)
+        step = equations.solve(pull)
         t = np.sort(t + step)
+        region = fit.region
         fit = _fit_values(t, places, values, weight)
-        if gain <= _SETTLED * len(t) * noise.near(0.0) ** 2:
+        if float(pull @ step) <= _SETTLED * len(t) * noise.near(0.0) ** 2:
             break
-    bars = noise.near(0.0) * _measure_slope_bars(fit, t)
-    return Bends(line, noise, t, fit.read @ fit.V, places, values, bars)
+        # Kinks move little: their equations are new only where one passed a sample.
+        if (fit.region != region).any():
+            equations = _set_kink_equations(fit)
+    bars = noise.near(0.0) * _measure_slope_bars(fit, equations, t)
+    return Bends(line, noise, t, fit.slopes, places, values, bars)
 
 
 def _fit_straight(line: Line, noise: Noise, places: Vector, values: Matrix) -> Bends:
@@ -205,15 +255,15 @@ def _fit_straight(line: Line, noise: Noise, places: Vector, values: Matrix) -> B
     return Bends(line, noise, np.zeros(0), slopes, places, values, bars)
 
 
-def _measure_slope_bars(fit: _BrokenLine, t: Vector) -> Vector:
+def _measure_slope_bars(fit: _BrokenLine, equations: _KinkEquations, t: Vector) -> Vector:
     """Standard error of every slope where samples of weight 1 have one of 1."""
-    inverse = fit.read @ fit.solve_values(np.eye(len(t) + 2))
-    own = (fit.read @ inverse.T).diagonal()
+    read = fit.read
+    inverse = read @ _solve_tridiagonal(fit.H, np.eye(len(t) + 2))
+    own = (read @ inverse.T).diagonal()
     # Slopes follow the kinks: those between two by half a jump over their width, and by V.
-    carried = -(fit.read @ fit.followed)
+    carried = -(read @ equations.followed)
     inner, half = np.arange(len(t) - 1), 0.5 / np.diff(t)
     carried[inner + 1, inner] += half
     carried[inner + 1, inner + 1] += half
-    carried *= np.linalg.norm(np.diff(fit.read @ fit.V, axis=0), axis=1) / fit.V.shape[1] ** 0.5
-    spread = np.einsum("rk,kr->r", carried, fit.solve_kinks(carried.T))
-    return np.sqrt(np.maximum(own + spread, 0.0))
+    carried *= np.linalg.norm(np.diff(fit.slopes, axis=0), axis=1) / fit.V.shape[1] ** 0.5
+    return np.sqrt(np.maximum(own + equations.measure_spread(carried), 0.0))

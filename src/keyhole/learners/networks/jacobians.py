@@ -146,7 +146,7 @@ def _strengthen_blocks(jumps: Matrix, chosen: list[int], gap: Vector) -> list[in
     todo = list(pairwise(chosen))
     while todo:
         a, b = todo.pop()
-        if b - a > 1 and np.linalg.svd(unit[a:b], compute_uv=False)[-1] < _WEAK:
+        if b - a > 1 and np.linalg.eigvalsh(unit[a:b] @ unit[a:b].T)[0] < _WEAK**2:
             middle = _part_block(unit[a:b], gap[a : b + 1]) + a
             todo += [(a, middle), (middle, b)]
         else:
@@ -384,7 +384,7 @@ def _fit_affine_part(state: Survey, n: Matrix, t: Vector, D: Matrix) -> tuple[Ma
     side = np.sign(at[:, None] - bends.t)
     along = bends.slopes[state.stations.region]
     rows = np.concatenate([along[:, None], state.G], axis=1)  # station, direction, output
-    bent = np.einsum("sk,km,kp->spm", side, D, n @ np.vstack([u, V]).T, optimize=True) / 2
+    bent = (np.vstack([u, V]) @ n.T) @ (side[..., None] * D) / 2
     on_line = bends.noise.at(at) / np.hypot(1.0, at)
     rough = np.column_stack([on_line, _estimate_slope_errors(state)]) + 1e-300
     weight = (rough.min() / rough) ** 2

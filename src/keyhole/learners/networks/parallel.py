@@ -15,6 +15,7 @@ import numpy as np
 from keyhole._arrays import EPS, Indices, Matrix, Vector
 from keyhole.learners.networks.jacobians import Found
 from keyhole.models import AbsAffine
+from keyhole.models.relu import choose_generic_direction, find_close_numbers
 
 _PARALLEL = 1e-4  # distance of unit normals, up to a sign, that may be one
 _CANCELLED = 1e-7  # sum of jumps of one direction, beside the largest, that may be none
@@ -26,6 +27,11 @@ _SURELY = 1e-6  # unless they are as parallel as this
 
 def find_parallel_groups(n: Matrix) -> list[Indices]:
     """Groups of two or more normals that are one to within 1e-4, up to their signs."""
+    direction = choose_generic_direction(n.shape[1])
+    along = np.abs(n @ direction)
+    # Those whose shares of one direction differ are not one.
+    chosen = find_close_numbers(along, _PARALLEL * float(np.linalg.norm(direction)))
+    n = n[chosen]
     size = np.einsum("kd,kd->k", n, n)
     close = size[:, None] + size - 2 * np.abs(n @ n.T) < _PARALLEL**2
     np.fill_diagonal(close, True)
@@ -35,7 +41,7 @@ def find_parallel_groups(n: Matrix) -> list[Indices]:
         near = np.flatnonzero(free & close[j])
         if free[j] and len(near) > 1:
             free[near] = False
-            groups.append(near)
+            groups.append(chosen[near])
     return groups
 
 
@@ -72,7 +78,7 @@ def join_hyperplanes(
     D = np.concatenate([model.D, found.D])
     bars = np.concatenate([bars, found.bars])
     keep = np.ones(len(n), dtype=np.bool_)
-    for j in range(model.hidden, len(n)):
+    for j in range(model.hidden, len(n)) if model.hidden else ():
         sign = np.sign(n[: model.hidden] @ n[j])
         turned = np.abs(n[: model.hidden] - sign[:, None] * n[j]).max(axis=1, initial=0.0)
         near = turned + np.abs(t[: model.hidden] - sign * t[j]) / (reach + abs(t[j]))
