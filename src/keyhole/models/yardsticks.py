@@ -85,16 +85,13 @@ def measure_head(
         eps: unit roundoff.
     """
     size = np.abs(X @ V).max(axis=1)
-    rounding = _bound_rounding(X, scores, q, np.abs(V), eps)
-    coarse = _bound_rounding(X, scores, blurred_q, blur_entries(V), eps)
-    return Reach(size, rounding, coarse)
-
-
-def _bound_rounding(
-    X: Sequences, scores: Float[Array, "batch length"], q: Matrix, V: Matrix, eps: float
-) -> Matrix:
     tokens = np.abs(X)
-    return bound_mixture(scores, np.einsum("bnd,bd->bn", tokens, q), tokens @ V, eps)
+    S, blurred_S = ((tokens @ part[:, :, None])[:, :, 0] for part in (q, blurred_q))
+    rounding = bound_mixture(scores, S, tokens @ np.abs(V), eps)
+    # With all entries of V equal every output has the same sum.
+    T = np.abs(V).max(initial=0.0) * tokens.sum(axis=2, keepdims=True)
+    coarse = np.broadcast_to(bound_mixture(scores, blurred_S, T, eps), size.shape)
+    return Reach(size, rounding, coarse)
 
 
 def bound_mixture(

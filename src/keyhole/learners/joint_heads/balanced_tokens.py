@@ -21,6 +21,7 @@ _STEP = 0.1  # the first, of the length of X
 _LONGER = 1.5
 _LEAST_STEP = 1e-5
 _SETTLED = 1e-3  # of the logarithm, a gain below which descent ends
+_EVEN = 5e-3  # the same of a whole basis, which further steps make hardly better
 
 Measure = Callable[[Matrix], tuple[float, Matrix]]
 Retract = Callable[[Matrix], Matrix]
@@ -56,7 +57,7 @@ def balance_groups(
         more, steeper = _measure_blocks(trial, along)
         return value + more, slope + steeper
 
-    return _descend(X, measure, scale, steps)
+    return _descend(X, measure, scale, steps, _SETTLED)
 
 
 def balance_basis(X: Matrix, most: int, blocks: Sequence[Stack], steps: int) -> Matrix:
@@ -66,7 +67,7 @@ def balance_basis(X: Matrix, most: int, blocks: Sequence[Stack], steps: int) -> 
         Q, R = np.linalg.qr(trial)
         return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)
 
-    return _descend(X, lambda trial: _measure_groups(trial, most, blocks), turn, steps)
+    return _descend(X, lambda trial: _measure_groups(trial, most, blocks), turn, steps, _EVEN)
 
 
 def cut_evenly(X: Matrix, most: int) -> list[Matrix]:
@@ -74,30 +75,50 @@ def cut_evenly(X: Matrix, most: int) -> list[Matrix]:
     return np.array_split(X, -(-len(X) // most))
 
 
+def join_equal(parts: Sequence[Matrix]) -> list[Stack]:
+    """Groups of equal size side by side, in their order, where none is larger than those before."""
+    sizes = sorted({len(part) for part in parts}, reverse=True)
+    return [np.stack([part for part in parts if len(part) == size]) for size in sizes]
+
+
 def _measure_groups(X: Matrix, most: int, blocks: Sequence[Stack]) -> tuple[float, Matrix]:
-    found = [_measure_blocks(part, blocks) for part in cut_evenly(X, most)]
-    return sum(value for value, _ in found), np.concatenate([slope for _, slope in found])
+    found = [_measure_stack(part, blocks) for part in join_equal(cut_evenly(X, most))]
+    slope = np.concatenate([slope.reshape(-1, X.shape[1]) for _, slope in found])
+    return sum(value for value, _ in found), slope
 
 
 def _measure_blocks(X: Matrix, blocks: Sequence[Stack]) -> tuple[float, Matrix]:
-    """The sum over blocks of squared norms of the inverse, and its gradient."""
+    value, slope = _measure_stack(X[None], blocks)
+    return value, slope[0]
+
+
+def _measure_stack(X: Stack, blocks: Sequence[Stack]) -> tuple[float, Stack]:
+    """The sum over groups and blocks of squared norms of the inverse, and its gradient."""
     total, slope = 0.0, np.zeros_like(X)
+    groups, size, width = X.shape
     for block in blocks:
-        rows = list_rows(X, block)
-        wide = rows.shape[0] <= rows.shape[1]
+        by_head = X.reshape(-1, width) @ block
+        rows = by_head.reshape(len(block), groups, size, -1).swapaxes(0, 1)
+        rows = rows.reshape(groups, len(block) * size, -1)
+        turned = rows.swapaxes(1, 2)
+        wide = rows.shape[1] <= rows.shape[2]
         try:
-            inverse = np.linalg.inv(rows @ rows.T if wide else rows.T @ rows)
+            inverse = np.linalg.inv(rows @ turned if wide else turned @ rows)
         except np.linalg.LinAlgError:
             return np.inf, slope
-        total += float(np.trace(inverse))
+        traces = np.trace(inverse, axis1=1, axis2=2)
+        # Beyond what double precision inverts the trace is no measure.
+        if not (traces >= 0).all():
+            return np.inf, slope
+        total += float(traces.sum())
         against = inverse @ (inverse @ rows) if wide else rows @ inverse @ inverse
-        by_head = against.reshape(len(block), len(X), -1)
-        slope -= 2.0 * np.einsum("hko,hdo->kd", by_head, block, optimize=True)
-    # Beyond what double precision inverts the trace is no measure.
-    return (total, slope) if total >= 0 else (np.inf, slope)
+        heads = against.reshape(groups, len(block), size, -1).transpose(0, 2, 1, 3)
+        sides = block.transpose(0, 2, 1).reshape(-1, width)
+        slope -= 2.0 * heads.reshape(groups, size, -1) @ sides
+    return total, slope
 
 
-def _descend(X: Matrix, measure: Measure, retract: Retract, steps: int) -> Matrix:
+def _descend(X: Matrix, measure: Measure, retract: Retract, steps: int, settled: float) -> Matrix:
     """Steps against the gradient of the logarithm, longer while they help."""
     value, slope = measure(X)
     step = _STEP
@@ -113,6 +134,6 @@ def _descend(X: Matrix, measure: Measure, retract: Retract, steps: int) -> Matri
         gain = float(np.log(value / lower))
         X, value, slope = trial, lower, steeper
         step *= _LONGER
-        if gain < _SETTLED:
+        if gain < settled:
             break
     return X

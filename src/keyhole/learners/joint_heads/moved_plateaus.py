@@ -212,7 +212,7 @@ def _count_next_moves(moves: Moves) -> int:
     """How many moves to make next: all where single row spaces are of no use."""
     count = moves.count
     width = len(moves.switches.circle.x)
-    useless = _are_dependent(moves) and not moves.routed
+    useless = not moves.routed and _are_dependent(moves)
     if useless or moves.switches.signs is None or moves.switches.idle.any():
         return width - count
     if count == 0:

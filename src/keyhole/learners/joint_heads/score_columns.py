@@ -21,6 +21,7 @@ _RANK = 1e-9  # of the largest singular value of columns: what is below is round
 _SPARE = 1  # columns beyond the largest rank that show it
 _TRIED = 8  # tokens of a whole column over those that are tried before it
 _INSIDE = 1e-7  # of forms, what ranges leave of them
+_CLEAR = 1e-11  # of the sum of squares of columns: no rounding makes dependent ones exceed it
 _UNEVEN = 0.01  # smallest singular value kept, over the largest, below which one more helps
 
 
@@ -98,6 +99,17 @@ class ScoreColumns:
             found.append(left[:, :rank])
         return found, missing
 
+    def find_few_tokens(self, rng: np.random.Generator) -> tuple[list[Matrix], Stack] | None:
+        """Ranges of all heads and tokens that tell coordinates along them, once both are found."""
+        # Where a head has shown no rank its range can be confirmed at powers of two alone.
+        if not _is_power_of_two(len(self.C)) and _are_independent(self.C):
+            return None
+        ranges, missing = self.find_ranges()
+        if missing > 1 or (missing == 1 and not self.confirm_ranges(ranges, rng)):
+            return None
+        few = self.scores.choose_few_tokens(ranges, rng)
+        return None if few is None else (ranges, few)
+
     def confirm_ranges(self, ranges: list[Matrix], rng: np.random.Generator) -> bool:
         """Whether one column more lies in all ranges, as few tokens more than ranks take show.
 
@@ -105,8 +117,7 @@ class ScoreColumns:
         """
         rank = max(Q.shape[1] for Q in ranges)
         few = self.scores.draw_tokens(rank + _SPARE, rng)
-        cheap = _TRIED * few.shape[1] <= self.Y.shape[1] and rank & (rank - 1) == 0
-        if not cheap:
+        if not (_TRIED * few.shape[1] <= self.Y.shape[1] and _is_power_of_two(rank)):
             return False
         forms = self.scores.measure_along(self.Y[len(self.C) :][:1], few)[0]
         if self.h is not None:
@@ -128,6 +139,26 @@ class ScoreColumns:
     def assemble(self) -> Stack:
         """Score matrices as far as whole columns tell: zero along directions not measured."""
         return np.einsum("khd,ke->hde", self.C, self.Y[: len(self.C)])
+
+
+def _is_power_of_two(rank: int) -> bool:
+    """Whether it is a power of two, as the ranks of built heads are."""
+    return rank & (rank - 1) == 0
+
+
+def _are_independent(C: Stack) -> bool:
+    """Whether the columns of some head are far from dependent.
+
+    Its squares less a small share of the largest are then still positive, as Cholesky finds out.
+    """
+    for columns in C.transpose(1, 2, 0):
+        squares = columns.T @ columns
+        try:
+            np.linalg.cholesky(squares - _CLEAR * np.trace(squares) * np.eye(len(squares)))
+        except np.linalg.LinAlgError:
+            continue
+        return True
+    return False
 
 
 def _is_inside(form: Vector, along: Matrix) -> bool:
@@ -161,10 +192,8 @@ def measure_score_matrices(
             columns.measure_biases(sizes.bias)
         columns.find_lengths(sizes)
         while len(columns.C) < width:
-            ranges, missing = columns.find_ranges()
-            shown = missing <= 0 or (missing == 1 and columns.confirm_ranges(ranges, rng))
-            few = columns.scores.choose_few_tokens(ranges, rng) if shown else None
+            few = columns.find_few_tokens(rng)
             if few is not None:
-                return columns.complete(ranges, few)
+                return columns.complete(*few)
             columns.measure(columns.count_next(guess))
         return columns.assemble()

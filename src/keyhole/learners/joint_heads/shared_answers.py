@@ -8,10 +8,11 @@ head. Lengths are chosen so that these have a root mean square of 0.9: accuracy 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Sequences, Stack, Vector, pin_one_thread
+from keyhole._arrays import Array, Indices, Mask, Matrix, Sequences, Stack, Vector, pin_one_thread
 from keyhole.learners.joint_heads.balanced_tokens import (
     balance_groups,
     cut_evenly,
@@ -97,28 +98,36 @@ class JointScores:
 
         Args:
             Y: directions of last tokens; one of zeros shows the score biases alone.
-            groups: of tokens x.
+            groups: of tokens x, none larger than those before.
         """
+        sizes = sorted({len(group.X) for group in groups}, reverse=True)
+        equal = [[group for group in groups if len(group.X) == size] for size in sizes]
         with pin_one_thread():
-            return np.concatenate([self._measure_group(group, Y) for group in groups], axis=2)
+            return np.concatenate([self._measure_groups(same, Y) for same in equal], axis=2)
 
-    def _measure_group(self, group: Group, Y: Matrix) -> Stack:
-        many = max(1, _BATCH // ((len(group.X) + 1) * Y.shape[1]))
-        parts = [self._read(group, Y[at : at + many]) for at in range(0, len(Y), many)]
-        return np.concatenate(parts)
+    def _measure_groups(self, groups: list[Group], Y: Matrix) -> Stack:
+        """The same of groups of one size, which are asked together."""
+        size, width = groups[0].X.shape
+        of, row = (part.ravel() for part in np.indices((len(groups), len(Y))))
+        # Where nothing is known of how steep scores are the first few tell it for all others.
+        first = 0 if self.steepest[0] == self.lengths.a else min(_FIRST, len(Y))
+        many = max(1, _BATCH // ((size + 1) * width))
+        cuts = [0, *range(first, len(of), many), len(of)]
+        parts = [
+            self._fill(groups, of[start:end], Y[row[start:end]]) for start, end in pairwise(cuts)
+        ]
+        forms = np.concatenate(parts).reshape(len(groups), len(Y), self.heads, size)
+        return forms.transpose(1, 2, 0, 3).reshape(len(Y), self.heads, -1)
 
-    def _read(self, group: Group, Y: Matrix) -> Stack:
-        """Forms along all Y; the first few tell how long tokens may be for the others."""
-        return np.concatenate([self._fill(group, part) for part in (Y[:_FIRST], Y[_FIRST:])])
-
-    def _fill(self, group: Group, Y: Matrix) -> Stack:
-        forms = np.zeros((len(Y), self.heads, len(group.X)))
+    def _fill(self, groups: list[Group], of: Indices, Y: Matrix) -> Stack:
+        """Forms along the tokens of one group for each row of Y."""
+        forms = np.zeros((len(Y), self.heads, len(groups[0].X)))
         b = np.full(len(Y), self._choose_length())
         left = np.arange(len(Y))
         for _ in range(_ROUNDS):
             if len(left) == 0:
                 return forms
-            logits = self._ask(group, self.lengths.a * Y[left], b[left])
+            logits = self._ask(groups, of[left], self.lengths.a * Y[left], b[left])
             largest = np.abs(logits).max(axis=(1, 2))
             good = largest <= _LARGEST
             done = left[good]
@@ -143,22 +152,39 @@ class JointScores:
         seen = slopes[np.isfinite(slopes)].max(initial=0.0)
         self.steepest = self.lengths.a, max(float(seen), steepest if a == self.lengths.a else 0.0)
 
-    def _ask(self, group: Group, y: Matrix, b: Vector) -> Stack:
+    def _ask(self, groups: list[Group], of: Indices, y: Matrix, b: Vector) -> Stack:
         """Score differences of every head and token; not finite where a share is none."""
-        E = self.oracle.ask(_build_sequences(group, y, b)) - self.lone.answer(y)
+        alone = self.lone.answer(y)
+        X = np.stack([group.X for group in groups])
+        E = self.oracle.ask(_build_sequences(X[of], y, b)) - alone
         if self.idle is not None:
-            mean = group.X.sum(axis=0) / (len(group.X) + 1)
+            mean = X.sum(axis=1)[of] / (X.shape[1] + 1)
             E -= b[:, None] * (mean @ self.idle)
-        shares = E @ group.reader / b[:, None]
-        misfit = np.abs(E - (b[:, None] * shares) @ group.rows).max(axis=1)
-        size = b * np.abs(group.rows).max() + np.abs(self.lone.answer(y)).max(axis=1)
-        if (misfit > self.misfit * size).any():
+        E /= b[:, None]
+        size = np.abs(alone).max(axis=1) / b
+        logits = np.zeros((len(y), self.heads, X.shape[1]))
+        for at in range(len(groups)):
+            mine: Mask = of == at
+            logits[mine] = self._solve(groups[at], E[mine], size[mine])
+        return logits
+
+    def _solve(self, group: Group, E: Matrix, size: Vector) -> Stack:
+        """Score differences from answers per length of x.
+
+        Args:
+            group: tokens x.
+            E: answers past those of the last tokens alone.
+            size: of these.
+        """
+        shares = E @ group.reader
+        misfit = np.abs(E - shares @ group.rows).max(axis=1)
+        if (misfit > self.misfit * (np.abs(group.rows).max() + size)).any():
             raise Unseparated("An answer has a part that no shares of these heads explain.")
-        return read_share_logits(shares.reshape(len(y), self.heads, len(group.X)))
+        return read_share_logits(shares.reshape(len(E), self.heads, len(group.X)))
 
 
-def _build_sequences(group: Group, y: Matrix, b: Vector) -> Sequences:
-    x = b[:, None, None] * group.X
+def _build_sequences(X: Stack, y: Matrix, b: Vector) -> Sequences:
+    x = b[:, None, None] * X
     return np.concatenate([x, np.zeros_like(x[:, :1])], axis=1) + y[:, None]
 
 

@@ -98,6 +98,8 @@ def list_reading_blocks(V: Stack) -> tuple[list[int], list[Stack]]:
 def make_group(V: Stack, X: Matrix) -> Group:
     """Tokens asked together, the rows of X."""
     rows = list_rows(X, V)
+    square = rows.shape[0] == rows.shape[1]
     with pin_one_thread():
-        reader = np.asarray(np.linalg.pinv(rows), dtype=np.float64)
-    return Group(X, rows, reader)
+        # Groups are well conditioned before they are made.
+        reader = np.linalg.inv(rows) if square else np.linalg.pinv(rows)
+    return Group(X, rows, np.asarray(reader, dtype=np.float64))
