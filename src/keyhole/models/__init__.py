@@ -6,7 +6,7 @@ No model knows of oracles, tasks or learners.
 
 from keyhole.models.attention import Factored, Head, Model, MultiHead, SelfAttention
 from keyhole.models.blocks.norm import Norm
-from keyhole.models.blocks.transformer_block import TransformerBlock
+from keyhole.models.blocks.transformer_block import TransformerBlock, read_longest
 from keyhole.models.files import load, save
 from keyhole.models.last_token.gated import Gated
 from keyhole.models.layers.attention_layer import AttentionLayer
@@ -61,6 +61,7 @@ __all__ = [
     "number_format",
     "on_circle",
     "pairwise_sum",
+    "read_longest",
     "save",
     "shift_invariant",
     "torch_multihead",

@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 
 from keyhole._arrays import Answers, Sequences
 from keyhole.errors import InvalidInput, KeyholeError, TargetFailed
-from keyhole.models import AttentionLayer, TransformerBlock
+from keyhole.models import read_longest
 from keyhole.oracles.base import LARGEST, Imperfection, check_answers
 
 # Words by which libraries complain of a wrong width; they share no exception type.
@@ -70,8 +70,7 @@ class Local:
     @property
     def imperfection(self) -> Imperfection:
         """The longest sequence that a layer or block of ours answers, where there is one."""
-        asked: Any = self.answer
-        longest = asked.longest if isinstance(asked, AttentionLayer | TransformerBlock) else None
+        longest = read_longest(self.answer)
         return Imperfection() if longest is None else Imperfection(lengths=(1, longest))
 
     def ask(self, X: Sequences) -> Answers:

@@ -125,6 +125,11 @@ def test_a_layer_without_a_window_has_none(rng):
     assert find_window(Local(layer), None, rng=rng) is None
 
 
+def test_a_token_that_counts_nowhere_is_no_window_of_one(rng):
+    """As among the largest scores only, where the token that is moved has a low one."""
+    assert find_window(Local(lambda X: X[:, -1], 4), None, rng=rng) is None
+
+
 def test_a_layer_that_looks_through_a_window_comes_back_with_nothing_told():
     wiring = Wiring(norm="rms", eps=1e-5, residual=True, positions="rope", window=24, groups=2)
     layer = random_layer(16, heads=4, wiring=wiring, rng=90)

@@ -1,13 +1,18 @@
 """What a run was answered is kept, within its room, and held against a model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from keyhole import Wiring, random_layer
+from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent
+from keyhole.learners.base import Recovery, Status
 from keyhole.learners.verifying.examination import Ruler
 from keyhole.learners.verifying.own_answers import Remembered, find_contradiction
 from keyhole.models import Head, MultiHead, ReluNet
-from keyhole.oracles import Budgeted, Local
+from keyhole.oracles import Budgeted, Ledger, Local
 
 
 def test_every_answer_is_kept_by_length_while_there_is_room(rng):
@@ -95,6 +100,30 @@ def test_a_hard_switch_that_weights_decide_too_finely_denies_no_model():
     off = Head(W + 1e4 * nudge, head.V)
     assert find_contradiction(off, [(soft, head(soft))], Ruler()) is not None
     assert find_contradiction(off, [(X, head(X))], Ruler()) is not None
+
+
+def test_answers_longer_than_a_model_knows_are_not_held_against_it(rng):
+    """A table of displacements says nothing of those it has no entry for."""
+    known, more = (
+        random_layer(3, heads=1, wiring=Wiring(positions="table"), displacements=n, rng=rng)
+        for n in (4, 9)
+    )
+    layer = replace(more, table=more.table[:, :4])
+    oracle = Remembered(Local(more))
+    for length in (1, 3, 4, 7):
+        oracle.ask(rng.normal(size=(5, length, 3)))
+    recovery = Recovery(
+        model=layer,
+        status=Status.RECOVERED,
+        verdict=Verdict.EXACT,
+        reason="",
+        determined="",
+        ledger=Ledger(),
+    )
+    checked = oracle.check(recovery, rng=rng)
+    assert (checked.verdict, checked.explained) == (Verdict.EXACT, 15)
+    other = oracle.check(replace(recovery, model=known), rng=rng)
+    assert other.verdict is Verdict.UNVERIFIED
 
 
 def put_between_switches(truth, rng):

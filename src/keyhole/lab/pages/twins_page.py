@@ -31,7 +31,7 @@ from keyhole.lab.pages.shell import wrap_page
 from keyhole.lab.runs.recovery_records import TwinRecord, TwinsRecord
 from keyhole.lab.runs.rows import describe_distances
 from keyhole.lab.runs.summaries import describe_question, describe_versions, restore_command
-from keyhole.models import AttentionLayer, Factored, Head, MultiHead, load
+from keyhole.models import AttentionLayer, Factored, Head, MultiHead, load, read_longest
 from keyhole.models.layers.layer_maps import OPTIONAL
 
 Model = Head | MultiHead | AttentionLayer
@@ -120,7 +120,7 @@ def _load_twin(path: Path) -> Model:
 
 def _sample_sequences(model: Model, rng: np.random.Generator) -> list[Stack]:
     """Gaussian sequences of many lengths, short enough for scores of order one."""
-    longest = model.longest if isinstance(model, AttentionLayer) else None
+    longest = read_longest(model)
     # Large scores would make every softmax hard, and answers all alike.
     return list(draw_twin_sequences(model, rng, min(longest or _LONGEST, _LONGEST), _EACH))
 

@@ -208,7 +208,8 @@ def _halve_window(oracle: Oracle, reach: int, rng: np.random.Generator) -> int |
             unseen = middle
         else:
             seen = middle
-    return unseen
+    # That no earlier token counts is no window, but a token of too small a score.
+    return unseen if unseen > 1 else None
 
 
 def describe_fields(fields: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ from keyhole.learners.verifying.vacuity import (
     is_vacuous,
     measure_gaps_beside_variation,
 )
-from keyhole.models import AttentionLayer, Model, TransformerBlock
+from keyhole.models import Model, read_longest
 from keyhole.oracles import Counted, Oracle
 
 EXACT = 1e-9
@@ -208,7 +208,7 @@ def examine_model(
 
 def _keep_to_model(model: Model, limits: Limits) -> Limits:
     """The limits, and no sequence longer than the model answers."""
-    longest = model.longest if isinstance(model, AttentionLayer | TransformerBlock) else None
+    longest = read_longest(model)
     if longest is None:
         return limits
     shortest, most = limits.lengths

@@ -16,7 +16,7 @@ from keyhole.learners.base import Counterexample, Recovery
 from keyhole.learners.verifying.declared_errors import choose_ruler
 from keyhole.learners.verifying.ending import contradict
 from keyhole.learners.verifying.examination import Ruler
-from keyhole.models import Model, MultiHead
+from keyhole.models import Model, MultiHead, read_longest
 from keyhole.oracles import Declared, Imperfection, Oracle, read_imperfection
 
 _ROOM = 2**23  # numbers in the questions that are kept: 64 MB
@@ -138,7 +138,9 @@ class Remembered:
             return recovery
         find = find_contradiction if stated.levels is None else find_wrong_label
         ruler = choose_ruler(stated, model, recovery.bars, rng=rng.spawn(1)[0])
-        checked = self.choose_checked()
+        # A model claims nothing of sequences longer than those it answers.
+        longest = read_longest(model)
+        checked = [(X, y) for X, y in self.choose_checked() if X.shape[1] <= (longest or np.inf)]
         case = find(model, checked, ruler)
         if case is not None:
             return contradict(recovery, case, _name_nearest_heads(model))

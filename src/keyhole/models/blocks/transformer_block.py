@@ -133,3 +133,8 @@ class TransformerBlock(Face):
         h = y + self.network.points(y)
         summed = inner + self.network.reach(inner, eps)
         return self.norm2.reach(h, summed, eps, last=True).summarise()
+
+
+def read_longest(model: object) -> int | None:
+    """The longest sequence that a model answers; None where it answers any."""
+    return model.longest if isinstance(model, AttentionLayer | TransformerBlock) else None
