@@ -180,7 +180,7 @@ def _learn_at_scale(state: Learning) -> Learned:
         gains = best.gap > state.missing or gap < best.gap / 2 or not state.fitted
         if best.model is None or gap < best.gap:
             best = Learned(state.model, state.bars, gap, False, state.noise.share)
-        if state.task.accept(gap, state.model, turn) or not gains:
+        if gap <= state.task.allow(state.model, turn) or not gains:
             break
         if turn == 0 and gap > state.missing and state.leads_deeper():
             return replace(best, deeper=True)

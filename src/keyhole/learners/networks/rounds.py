@@ -45,6 +45,8 @@ _RIDGED = 1e-5  # the same where hyperplanes are parallel: narrow ridges magnify
 _PAIRS = 2  # of opposite points at every radius: not both are where a unit is idle
 _WIDE = 512  # hidden units from which on a network is held to be finer
 _POLISHED = 0.07  # queries for polishing, as a share of those asked before
+_BARRED = 0.03  # of what bars say together: the error, at least
+_AIMED = 0.35  # of the error that is fine: what others than those measured again may leave
 _URGENT, _FEW = 1e-6, 2  # of such errors a few are measured again whatever their share
 WORTH = 1e-12  # a hyperplane is measured again when its error may matter more than this
 
@@ -93,17 +95,19 @@ class Given:
     care: Care
     radii: tuple[float, ...]
 
-    def accept(self, gap: float, model: AbsAffine, turn: int) -> bool:
-        """Whether an error needs no further round."""
-        strict = turn == 0 and (model.hidden >= _WIDE or bool(find_parallel_groups(model.n)))
-        return gap <= self.fine * (self.care.strict if strict and is_worth_fitting(model) else 1.0)
+    def allow(self, model: AbsAffine, turn: int) -> float:
+        """The error that needs no further round."""
+        wide = model.hidden >= _WIDE
+        ridged = bool(find_parallel_groups(model.n)) and is_worth_fitting(model)
+        return self.fine * (self.care.strict if turn == 0 and (wide or ridged) else 1.0)
 
 
 @dataclass(slots=True)
 class Learning:
     """One recovery under way: the model, errors of its normals, where its affine part is best.
 
-    `astray` is a point at which the model was last seen to be wrong.
+    `astray` is a point at which the model was last seen to be wrong; `joined` says that hyperplanes
+    of several lines are, and the affine part not measured since.
     """
 
     task: Given
@@ -116,6 +120,7 @@ class Learning:
     asked: int = 0
     refined: bool = False
     fitted: bool = False
+    joined: bool = False
 
     @property
     def rng(self) -> np.random.Generator:
@@ -130,7 +135,10 @@ class Learning:
     @property
     def missing(self) -> float:
         """The error from which hyperplanes are missing, and not only imprecise."""
-        return _RIDGED if find_parallel_groups(self.model.n) else MISSING
+        if find_parallel_groups(self.model.n):
+            return _RIDGED
+        # Among a thousand hyperplanes some are so poorly known that they look like missing ones.
+        return max(MISSING, min(_RIDGED, float(np.linalg.norm(self.weigh_bars()))))
 
     def whole(self, x: Matrix) -> Matrix:
         """What the target answers."""
@@ -148,10 +156,10 @@ class Learning:
         if turn == 0 or gap > self.missing:
             self.add_line(0.0 if self.anchor is None else 1e-11)
             with self.task.phase("polish"):
-                self.polish(_POLISHED, self.task.care.worth)
+                self.polish(int(_POLISHED * self.asked / self.price), self.task.care.worth)
         else:
             with self.task.phase("polish"):
-                self.refine()
+                self.refine(gap)
 
     def add_line(self, coarse: float) -> None:
         """Find what the model lacks along one more line, and add it."""
@@ -173,6 +181,7 @@ class Learning:
         reach = measure_typical_distance(self.model)
         found = replace(found, bars=bars)
         self.model, self.bars = join_hyperplanes(self.model, self.bars, found, reach=reach)
+        self.joined = self.anchor is not None
         if self.anchor is None:
             self.anchor = found.anchor
             self.noise = bends.noise
@@ -204,12 +213,20 @@ class Learning:
     def _sizes(self, x: Matrix) -> Matrix:
         return self.model.terms(x)[:, None]
 
-    def polish(self, share: float, worth: float) -> None:
-        """Measure again the hyperplanes whose errors matter most, with a share of the queries."""
-        radius = measure_typical_distance(self.model)
+    @property
+    def price(self) -> int:
+        """Queries that measure one hyperplane again."""
+        return 2 * self.width + 2
+
+    def weigh_bars(self) -> Vector:
+        """How much the errors of the normals matter, beside all jumps."""
         size = np.linalg.norm(self.model.D, axis=1)
-        effect = size * self.bars / max(float(np.linalg.norm(size)), 1e-300)
-        most = int(share * self.asked / (2 * self.width + 2))
+        return size * self.bars / max(float(np.linalg.norm(size)), 1e-300)
+
+    def polish(self, most: int, worth: float) -> None:
+        """Measure again so many hyperplanes, at most: those whose errors matter most."""
+        radius = measure_typical_distance(self.model)
+        effect = self.weigh_bars()
         worst = np.argsort(-effect)[: max(most, min(_FEW, int((effect > _URGENT).sum())))]
         changes: dict[int, Again] = {}
         for j in (int(j) for j in worst if effect[j] > worth):
@@ -221,15 +238,49 @@ class Learning:
         if changes and self.anchor is not None:
             self.model = replace_hyperplanes(self.model, changes, self.anchor)
 
-    def refine(self) -> None:
+    def refine(self, gap: float) -> None:
         """Measure more hyperplanes again, and fit all of them where that was done before."""
+        if self.joined:
+            self.level()
+            return
         again = self.task.outputs < 3 and not self.refined
         self.refined = True
         if again or not is_worth_fitting(self.model):
             self.fitted = not again
-            self.polish(_POLISHED if again else 2 * _POLISHED, WORTH)
+            few = int(_POLISHED * self.asked / self.price)
+            if again and self.model.hidden < _WIDE:
+                self.polish(few, WORTH)
+            else:
+                self.polish(self._count_imprecise(gap, few), WORTH)
+                self.level()
         else:
             self.fit()
+
+    def level(self) -> None:
+        """Measure the affine part: a wrong hyperplane that was taken back leaves its own behind."""
+        self.joined = False
+        d = self.width
+        x = measure_typical_distance(self.model) * self.rng.normal(size=(2 * d + 2, d))
+        more = np.linalg.lstsq(np.column_stack([x, np.ones(len(x))]), self.left(x))[0].T
+        model = self.model
+        self.model = replace(model, P=model.P + more[:, :-1], q=model.q + more[:, -1])
+
+    def _count_imprecise(self, gap: float, few: int) -> int:
+        """How many hyperplanes to measure again until the errors of the others are small enough.
+
+        Bars are too cautious all alike, and the error seen tells by how much. A few points may miss
+        the largest.
+
+        Args:
+            gap: the error seen.
+            few: how many where bars do not explain it, so that they do not tell which either.
+        """
+        squares = np.sort(self.weigh_bars() ** 2)
+        if squares.sum() < gap**2:
+            return few
+        error = max(gap, _BARRED * float(squares.sum()) ** 0.5)
+        aim = _AIMED * self.task.allow(self.model, 0) / error
+        return int((np.cumsum(squares) > aim**2 * squares.sum()).sum())
 
     def fit(self) -> None:
         """Fit all hyperplanes to new answers."""
