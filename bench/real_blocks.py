@@ -4,8 +4,8 @@
 
 Each block is a function of float64 over its weights, asked for its last position. Stages are
 asked for alone, each from what those before it found: the last norm from ordinary tokens, the value
-maps of all heads from sequences of huge ones, the number of units from second derivatives. What is
-behind them stays unknown. Errors are the largest, beside the truth.
+maps of all heads from sequences of huge ones, the units and their directions on a subspace from
+second derivatives. What is behind them stays unknown. Errors are the largest, beside the truth.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from keyhole.learners.blocks.block_ends import BlockRecovery
 from keyhole.learners.blocks.post_norm.direction_slices import find_direction_slices
 from keyhole.learners.blocks.post_norm.output_norm import OutputNorm
 from keyhole.learners.blocks.post_norm.token_sphere import TokenSphere, invert_front
+from keyhole.learners.blocks.rank_ones import find_rank_ones
 from keyhole.learners.blocks.unit_slices import choose_dimension
 from keyhole.learners.positions.ball import NormBall
 from keyhole.oracles import Chunked, Counted
@@ -30,6 +31,7 @@ from trained import wheels
 
 _CHUNK = 64  # sequences that the block computes at once
 _UNITS = 1536
+_MET = 0.01  # sine between a unit and the one that was found
 
 
 def print_blocks(wheel: Path, count: int) -> bool:
@@ -65,7 +67,7 @@ def measure_stages(block: keyhole.TransformerBlock) -> Iterator[str]:
     error = measure_values(block, found)
     met = heads == block.attention.heads and error < 1e-6
     yield _row("value maps", f"{heads} heads", asked["values"], error, start, met)
-    yield count_units(block, found, time.perf_counter())
+    yield find_units(block, found, time.perf_counter())
 
 
 def measure_norm(block: keyhole.TransformerBlock, found: BlockRecovery) -> float:
@@ -90,18 +92,35 @@ def measure_values(block: keyhole.TransformerBlock, found: BlockRecovery) -> flo
     return float((gaps / np.linalg.norm(truth, axis=(1, 2))).max())
 
 
-def count_units(block: keyhole.TransformerBlock, found: BlockRecovery, start: float) -> str:
-    """How many units bend, by what stages before found."""
-    oracle = Counted(keyhole.Local(block))
+def find_units(block: keyhole.TransformerBlock, found: BlockRecovery, start: float) -> str:
+    """How many units bend, and their directions on a subspace, by what stages before found."""
+    oracle = Counted(Chunked(keyhole.Local(block), _CHUNK))
     basis = NormBall.of(block.width, "layer", 0.0).basis
     norm = OutputNorm(found.parts["norm2.gain"], found.parts["norm2.shift"], basis)
     maps = found.parts["attention.Wo"] @ found.parts["attention.Wv"]
     sphere = TokenSphere(oracle, norm, invert_front(basis.T @ (np.eye(block.width) + maps.sum(0))))
     m = choose_dimension(sphere.dimension, _UNITS) or sphere.dimension - 2
-    slices = find_direction_slices(sphere, m, rng=np.random.default_rng(1))
+    rng = np.random.default_rng(1)
+    slices = find_direction_slices(sphere, m, rng=rng)
     units = 0 if slices is None else slices.units
+    w = None if slices is None else find_rank_ones(slices.basis, m, units, rng=rng)
     asked = oracle.ledger.total().sequences
-    return _row("units", f"{units:,}", asked, None, start, units == _UNITS)
+    if slices is None or w is None:
+        return _row("units", f"{units:,} seen", asked, np.inf, start, False)
+    error, same = measure_units(block, w, basis @ slices.split.inside)
+    met = units == same == _UNITS
+    return _row("units", f"{same:,} of {units:,}", asked, error, start, met)
+
+
+def measure_units(block: keyhole.TransformerBlock, w: Array, inside: Array) -> tuple[float, int]:
+    """The largest sine between any unit of the block and the nearest, and how many were found."""
+    gain, _ = block.norm1.spell_out(block.width)
+    truth = (np.asarray(block.network.W1) * gain) @ inside
+    truth /= np.linalg.norm(truth, axis=1, keepdims=True)
+    nearest = w[np.argmax(np.abs(truth @ w.T), axis=1)]
+    along = np.sum(truth * nearest, axis=1, keepdims=True)
+    sines = np.linalg.norm(truth - along * nearest, axis=1)
+    return float(sines.max()), int((sines < _MET).sum())
 
 
 def _row(

@@ -1,8 +1,9 @@
 r"""All matrices $w w^\top$ in a space of symmetric ones.
 
 $w \mapsto P(w w^\top) w$, P the projection on the space, climbs $|P(w w^\top)|^2$, which is 1 where
-$w w^\top$ lies in the space and less elsewhere. Gauss-Newton steps on $|(1 - P) w w^\top|^2$ end
-the climb. What was found is taken out of the space, so that later climbs start elsewhere.
+$w w^\top$ lies in the space and less elsewhere. What was found is taken out of the space, so that
+later climbs end elsewhere; what climbs near a matrix of what is left is near one of the whole
+space, where Gauss-Newton steps on $|(1 - P) w w^\top|^2$ end.
 """
 
 from __future__ import annotations
@@ -14,50 +15,63 @@ from keyhole.learners.blocks.solving import linalg
 from keyhole.learners.blocks.unit_slices import flatten_symmetric, unflatten_symmetric
 from keyhole.oracles.own_time import check_own_time
 
-_CLIMBS = 60  # steps of one climb
+_CLIMBS = 20  # steps of one climb
+_SHARPENED = 10  # and of what ends it
+_USUAL = 0.95
+_TOGETHER = 320  # climbs in one round
+_MORE = 3  # times as many where they start from anywhere
 _ROUNDS = 40
 _THERE = 1e-6  # of what lies outside of the space
+_HELD = 1 << 24  # slopes at once
+_RIDGE = 1e-14  # of what is solved for, where nothing shows it
 _SAME = 0.05  # of the sine between two that are one
 
 
 def find_rank_ones(basis: Matrix, m: int, count: int, *, rng: np.random.Generator) -> Matrix | None:
     """So many unit vectors w with $w w^T$ in the span of the rows; None where they hide."""
-    space = unflatten_symmetric(basis, m)
     found = np.zeros((0, m))
+    outside, fresh = unflatten_symmetric(_complete(basis), m), True
     for _ in range(_ROUNDS):
-        check_own_time()
-        each = count - len(found) + 24
-        # Either kind of start alone misses some.
-        starts = [_draw_starts(space, known, each, rng) for known in (found, found[:0])]
-        w = np.concatenate(starts)
-        w = _climb(space, w, _CLIMBS)
-        w = _sharpen(basis, w)
-        outside = _measure_outside(basis, w)
-        order = np.argsort(outside)
-        found = _add_new(found, w[order[outside[order] < _THERE]])
+        each = min(_TOGETHER, count - len(found) + 24)
+        # What is left of few leads to few places: where nothing new came, from anywhere.
+        w = _climb_apart(basis, found, each, rng) if fresh else _draw_any(m, _MORE * each, rng)
+        w = _sharpen(outside, w)
+        misses = _measure_outside(basis, w)
+        order = np.argsort(misses)
+        before, found = len(found), _add_new(found, w[order[misses[order] < _THERE]])
+        fresh = len(found) > before
         if len(found) >= count:
             break
     return found if len(found) == count else None
 
 
-def _draw_starts(space: Array, found: Matrix, count: int, rng: np.random.Generator) -> Matrix:
-    """Leading eigenvectors of random matrices of the space, what was found taken out."""
-    m = space.shape[-1]
-    drawn = rng.normal(size=(count, len(space))) @ space.reshape(len(space), -1)
-    if len(found):
-        known = linalg.qr(np.einsum("ki,kj->kij", found, found).reshape(len(found), -1).T)[0]
-        drawn -= (drawn @ known) @ known.T
-    values, vectors = linalg.eigh(drawn.reshape(-1, m, m))
+def _climb_apart(basis: Matrix, found: Matrix, count: int, rng: np.random.Generator) -> Matrix:
+    """Climbs in what is orthogonal to all that was found."""
+    left = _complete(_lift(found) @ basis.T) @ basis
+    return _climb(left, _draw_starts(left, found.shape[1], count, rng))
+
+
+def _draw_starts(basis: Matrix, m: int, count: int, rng: np.random.Generator) -> Matrix:
+    """Leading eigenvectors of random matrices of the space."""
+    drawn = unflatten_symmetric(rng.normal(size=(count, len(basis))) @ basis, m)
+    values, vectors = linalg.eigh(drawn)
     at = np.argmax(np.abs(values), axis=1)
     return vectors[np.arange(count), :, at]
 
 
-def _climb(space: Array, w: Matrix, steps: int) -> Matrix:
-    flat = space.reshape(len(space), -1)
-    for _ in range(steps):
+def _draw_any(m: int, count: int, rng: np.random.Generator) -> Matrix:
+    w = rng.normal(size=(count, m))
+    return w / linalg.norm(w, axis=1, keepdims=True)
+
+
+def _climb(basis: Matrix, w: Matrix) -> Matrix:
+    # A random matrix has this share in the space: without it what is more than that shows sooner.
+    usual = _USUAL * basis.shape[0] / basis.shape[1]
+    for _ in range(_CLIMBS):
         check_own_time()
-        shares = np.einsum("bi,bj->bij", w, w).reshape(len(w), -1) @ flat.T
-        moved = np.einsum("bij,bj->bi", (shares @ flat).reshape(-1, *space.shape[1:]), w)
+        shares = _lift(w) @ basis.T
+        moved = np.einsum("bij,bj->bi", unflatten_symmetric(shares @ basis, w.shape[1]), w)
+        moved -= usual * w
         w = moved / linalg.norm(moved, axis=1, keepdims=True)
     return w
 
@@ -71,20 +85,36 @@ def _lift(w: Matrix) -> Matrix:
     return flatten_symmetric(np.einsum("bi,bj->bij", w, w))
 
 
-def _sharpen(basis: Matrix, w: Matrix, steps: int = 6) -> Matrix:
+def _sharpen(outside: Array, w: Matrix) -> Matrix:
     """Gauss-Newton steps orthogonal to w."""
-    m = w.shape[1]
-    _, _, Vt = linalg.svd(basis, full_matrices=True)
-    outside = unflatten_symmetric(Vt[len(basis) :], m)
-    for _ in range(steps):
-        check_own_time()
-        J = np.einsum("kij,bj->bki", outside, w)
-        left = np.einsum("bki,bi->bk", J, w)
-        tangent = np.eye(m) - w[:, :, None] * w[:, None, :]
-        step = linalg.pinv(2 * J @ tangent, rcond=1e-8) @ left[..., None]
-        w = w - np.clip(step[..., 0], -0.3, 0.3)
-        w = w / linalg.norm(w, axis=1, keepdims=True)
+    for _ in range(_SHARPENED):
+        w = np.concatenate([_step_inside(outside, part) for part in _cut(w, outside)])
     return w
+
+
+def _complete(rows: Matrix) -> Matrix:
+    """Orthonormal rows orthogonal to all of these."""
+    return linalg.qr(rows.T, mode="complete")[0][:, len(rows) :].T
+
+
+def _cut(w: Matrix, outside: Array) -> list[Matrix]:
+    """So few at a time that their slopes are held."""
+    each = outside.size // w.shape[1]
+    return np.array_split(w, 1 + len(w) * each // _HELD)
+
+
+def _step_inside(outside: Array, w: Matrix) -> Matrix:
+    check_own_time()
+    J = np.tensordot(w, outside, (1, 1)).reshape(len(w), *outside.shape[::2])
+    slope = (J.swapaxes(1, 2) @ np.einsum("bki,bi->bk", J, w)[..., None])[..., 0]
+    # The step is orthogonal to w, along which nothing is left to solve.
+    along = w[:, :, None] * w[:, None, :]
+    across = np.eye(w.shape[1]) - along
+    N = across @ (2 * J.swapaxes(1, 2) @ J) @ across
+    size = np.einsum("bii->b", N)[:, None, None]
+    step = linalg.solve(N + size * (along + _RIDGE * np.eye(w.shape[1])), slope[..., None])
+    w = w - np.clip((across @ step)[..., 0], -0.3, 0.3)
+    return w / linalg.norm(w, axis=1, keepdims=True)
 
 
 def _add_new(found: Matrix, w: Matrix) -> Matrix:

@@ -147,11 +147,13 @@ def _choose_sides(
     activation: str,
 ) -> DirectionMap | None:
     """The map with every unit on the side on which it is active."""
-    units = np.einsum("ko,kd->kod", D, w).reshape(len(w), -1) / 2
-    skips = np.einsum("io,id->iod", basis, basis).reshape(len(basis), -1)
-    design = np.concatenate([units, skips])
-    scale = linalg.norm(design, axis=1)
-    solved = linalg.lstsq((design / scale[:, None]).T, A.ravel(), rcond=None)[0] / scale
+    # Products of rank-one matrices are those of their vectors: none of them is formed.
+    left, right = np.concatenate([D / 2, basis]), np.concatenate([w, basis])
+    scale = linalg.norm(left, axis=1) * linalg.norm(right, axis=1)
+    left = left / scale[:, None]
+    products = (left @ left.T) * (right @ right.T)
+    wanted = np.einsum("ko,od,kd->k", left, A, right, optimize=True)
+    solved = linalg.lstsq(products, wanted, rcond=None)[0] / scale
     sides, gain = solved[: len(w)], solved[len(w) :]
     size = gain.mean()
     if np.abs(np.abs(sides) - 1).max() > _SIDED or size == 0:

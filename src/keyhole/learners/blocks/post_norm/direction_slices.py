@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keyhole._arrays import Array, Matrix, Vector
+from keyhole._arrays import Matrix, Vector
 from keyhole.learners.blocks.far_tokens import SphereMap
 from keyhole.learners.blocks.solving import linalg
 from keyhole.learners.blocks.unit_slices import (
@@ -24,6 +24,7 @@ from keyhole.learners.blocks.unit_slices import (
     find_span,
     flatten_symmetric,
     measure_bends,
+    unflatten_symmetric,
 )
 
 _SLICES = 1.2  # clean slices for a dimension
@@ -99,33 +100,35 @@ def _clean_slices(seen: Bends) -> Matrix:
 
 
 def find_outer_directions(slices: DirectionSlices, w: Matrix) -> Matrix:
-    """The direction in which every unit moves h (units x outputs).
+    r"""The direction in which every unit moves h (units x outputs).
 
-    At a point it shows but for its share along the answer: the direction is the one that lies in
-    all of these planes, each by how much it shows.
+    At a point it shows, n, but for its share along the answer $\varphi$: the direction lies in all
+    planes of both, each by how much it shows. It is the first one of all n and $|n| \varphi$.
     """
     m = slices.split.m
     identity = flatten_symmetric(np.eye(m))[None]
     known = np.concatenate([flatten_symmetric(np.einsum("ki,kj->kij", w, w)), identity])
     inverse = linalg.pinv(known)
-    outputs = len(slices.bends[0].value)
-    off = np.zeros((len(w), outputs, outputs))
-    for seen in slices.bends:
+    planes = np.empty((len(w), 2 * len(slices.bends), len(slices.bends[0].value)))
+    for at, seen in enumerate(slices.bends):
         N = list_across(seen.value)
         clean = _take_scale_off(seen, N, slices.basis)
-        shares = (N @ clean @ inverse)[:, :-1].T
-        size = np.sum(shares**2, axis=1)[:, None, None]
-        off += size * (N @ N.T) - shares[:, :, None] * shares[:, None, :]
-    return linalg.eigh(off)[1][:, :, 0]
+        shown = (N @ (clean @ inverse)[:, :-1]).T
+        planes[:, 2 * at] = shown
+        planes[:, 2 * at + 1] = linalg.norm(shown, axis=1)[:, None] * seen.value
+    return linalg.svd(planes, full_matrices=False)[2][:, 0]
 
 
 def _take_scale_off(seen: Bends, N: Matrix, basis: Matrix) -> Matrix:
     """Second derivatives of h across an answer: what its length does to them taken off."""
     second, first = N.T @ seen.second, N.T @ seen.first
     m = first.shape[1]
-    pairs = np.einsum("xi,oj->xoij", np.eye(m), first)
-    scaled: Array = flatten_symmetric(pairs + pairs.swapaxes(2, 3))
-    outside = scaled - (scaled @ basis.T) @ basis
-    wanted = second - (second @ basis.T) @ basis
-    rates = linalg.lstsq(outside.reshape(m, -1).T, wanted.ravel(), rcond=None)[0]
-    return second - np.tensordot(rates, scaled, 1)
+    # Slopes along each direction of L add symmetric matrices: what of them is in the span.
+    inside = np.tensordot(unflatten_symmetric(basis, m), first, (2, 1)).transpose(1, 2, 0)
+    inside = 2 * inside.reshape(m, -1)
+    products = 2 * (np.sum(first**2) * np.eye(m) + first.T @ first) - inside @ inside.T
+    wanted = 2 * np.einsum("oij,oj->i", unflatten_symmetric(second, m), first)
+    wanted -= inside @ (second @ basis.T).ravel()
+    rates = linalg.lstsq(products, wanted, rcond=None)[0]
+    along = first[:, :, None] * rates
+    return second - flatten_symmetric(along + along.swapaxes(1, 2))
