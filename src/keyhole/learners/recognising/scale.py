@@ -51,7 +51,7 @@ def choose_scale(evidence: Evidence, limits: Range) -> Scale:
     With even weights the share of an earlier token does not depend on the scale; the first rung
     that departs from that tells the scores, which grow as its square.
     """
-    rungs = [_measure_rung(evidence, c) for c in limits.rungs if name_rung(c) in evidence.answers]
+    rungs = _measure_rungs(evidence, [c for c in limits.rungs if name_rung(c) in evidence.answers])
     sure = [rung for rung in rungs if rung.share > rung.noise]
     if not sure:
         return UNSEEN
@@ -59,10 +59,16 @@ def choose_scale(evidence: Evidence, limits: Range) -> Scale:
     return Scale(min(value, limits.longest), acts=True, shows=shows)
 
 
-def _measure_rung(evidence: Evidence, scale: float) -> _Rung:
-    value, band = evidence.add({name_rung(scale): 1.0, "y": -scale, "0": scale - 1.0})
-    place = int(np.argmax(np.abs(value) / np.maximum(band.allowed, 1e-300)))
-    return _Rung(scale, float(np.abs(value[place])) / scale, float(band.allowed[place]) / scale)
+def _measure_rungs(evidence: Evidence, scales: list[float]) -> list[_Rung]:
+    if not scales:
+        return []
+    seen = [evidence.add({name_rung(c): 1.0, "y": -c, "0": c - 1.0}) for c in scales]
+    values = np.abs([value for value, _ in seen])
+    noises = np.array([band.allowed for _, band in seen])
+    # One output for all scales, that of which most is seen: shares of two are not comparable.
+    place = int(np.argmax(np.log1p(values / np.maximum(noises, 1e-300)).sum(axis=0)))
+    shares, allowed = values[:, place] / scales, noises[:, place] / scales
+    return [_Rung(*rung) for rung in zip(scales, shares.tolist(), allowed.tolist(), strict=True)]
 
 
 def _read_ladder(rungs: list[_Rung], sure: list[_Rung]) -> tuple[float, bool]:
