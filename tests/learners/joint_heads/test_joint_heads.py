@@ -19,6 +19,11 @@ from keyhole.learners.joint_heads.dual_tokens import DualTokens
 from keyhole.learners.joint_heads.hard_pairs import Unseparated, read_lone_tokens
 from keyhole.learners.joint_heads.moved_answers import MovedAnswers
 from keyhole.learners.joint_heads.moved_plateaus import find_relations
+from keyhole.learners.joint_heads.one_output.combination import (
+    combine_outputs,
+    pick_soft_questions,
+    solve_all_readouts,
+)
 from keyhole.learners.joint_heads.road import separate_heads
 from keyhole.learners.joint_heads.score_lengths import Lengths
 from keyhole.learners.joint_heads.soft_pairs import SoftPairs
@@ -101,6 +106,48 @@ def test_one_output_shows_biases_and_a_residual(residual):
         return draw_sum((2, 8, 1), rng, biased=True, residual=U)
 
     assert count_queries(make, 5) <= 260
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("shape", [(3, 8, 2), (4, 8, 3), (5, 6, 2)])
+def test_more_heads_than_outputs_cost_as_many_queries_as_those_of_one_output(shape, biased):
+    heads, width, outputs = shape
+
+    def make(rng):
+        residual = rng.normal(size=(width, outputs)) if biased else None
+        return draw_sum(shape, rng, biased=biased, residual=residual)
+
+    # Isolated one by one they take more than twice as many as they have scores along one output.
+    assert count_queries(make, 3) <= 1.8 * heads * width * (width + 1 + biased)
+
+
+def test_a_combination_of_outputs_keeps_whole_answers_and_counts_once(rng):
+    heads = draw_sum((3, 5, 2), rng)
+    whole = Counted(Local(heads))
+    combination = combine_outputs(whole, 2, rng)
+    X = rng.normal(size=(7, 2, 5))
+    with combination.phase("measure"):
+        along = combination.ask(X)
+    np.testing.assert_allclose(along[:, 0], heads(X) @ combination.direction, rtol=1e-12)
+    assert whole.ledger["measure"].sequences == 7
+    ((questions, answers),) = combination.kept
+    np.testing.assert_allclose(answers, heads(questions), rtol=1e-12)
+
+
+def test_readouts_of_all_outputs_follow_from_scores_and_answers(rng):
+    heads = draw_sum((3, 5, 2), rng, biased=True, residual=rng.normal(size=(5, 2)))
+    lone = read_lone_tokens(Counted(Local(heads)))
+    along = rng.normal(size=(2, 1))
+    part = MultiHead(heads.W, heads.V @ along, heads.h, heads.c @ along, heads.U @ along)
+    X = rng.normal(size=(40, 2, 5))
+    X[0] *= 1e6  # hard, where a last digit of W would decide
+    soft = pick_soft_questions(part, [(X, heads(X))])
+    assert 20 < len(soft[0][0]) < 40
+    found = solve_all_readouts(soft, lone, part)
+    np.testing.assert_allclose(found.V, heads.V, atol=1e-11)
+    np.testing.assert_allclose(found.U, heads.U, atol=1e-11)
+    with pytest.raises(Unseparated, match="does not tell"):
+        solve_all_readouts([(X[1:3], heads(X[1:3]))], lone, part)
 
 
 @pytest.mark.slow
@@ -303,10 +350,12 @@ def test_degrees_of_freedom_count_biases_and_residual():
     assert "residual" in recovery.determined
 
 
-def test_the_certificate_holds_and_is_silent_beyond_the_outputs():
+def test_the_certificate_holds_and_is_silent_beyond_outputs_and_coordinates():
     _, few = learn_sum(lambda rng: draw_sum((3, 8, 8), rng), 0)
     assert few.certificate.outcome is Outcome.HOLDS
-    _, many = learn_sum(lambda rng: draw_sum((5, 6, 2), rng), 0)
+    _, more = learn_sum(lambda rng: draw_sum((5, 6, 2), rng), 0)
+    assert more.certificate.theorem == "keyhole/joint-heads"
+    _, many = learn_sum(lambda rng: draw_sum((7, 6, 2), rng), 0)
     assert many.verdict is Verdict.EXACT
     assert many.certificate.theorem == "keyhole/saturate-and-isolate"
 

@@ -2,13 +2,13 @@ r"""The order of steps: switches, read-outs, token groups, scores.
 
 $$F(X) = c + x_N^\top U + \sum_h \mathrm{softmax}(X (W_h x_N + h_h))^\top X V_h, \qquad V_h \in
 \mathbb{R}^{d \times o}$$
-There are at most as many heads as outputs, and the spaces they write into may overlap; or one
-output, and at most as many heads as a token has coordinates.
+There are at most as many heads as outputs, and the spaces they write into may overlap; or at most
+as many as a token has coordinates, which one output tells, or one combination of the outputs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -29,6 +29,11 @@ from keyhole.learners.joint_heads.moved_plateaus import (
     Readouts,
     find_relations,
     measure_readouts,
+)
+from keyhole.learners.joint_heads.one_output.combination import (
+    combine_outputs,
+    pick_soft_questions,
+    solve_all_readouts,
 )
 from keyhole.learners.joint_heads.routed_moves import RoutedMoves, find_routes
 from keyhole.learners.joint_heads.score_columns import ScoreColumns, measure_score_matrices
@@ -95,10 +100,17 @@ class Separated:
 
 @dataclass(slots=True)
 class Progress:
-    """What one try knows so far: read-outs, then columns of the score matrices."""
+    """What one try knows so far.
+
+    Args:
+        readouts: of all heads.
+        columns: of their score matrices.
+        soft: questions and whole answers, where scores were read from a combination of outputs.
+    """
 
     readouts: Readouts | None = None
     columns: ScoreColumns | None = None
+    soft: list[tuple[Stack, Matrix]] = field(default_factory=list[tuple[Stack, Matrix]])
 
     def assemble(self, lone: LoneTokens) -> MultiHead | None:
         """The sum of heads as far as it is known, scores not measured as zero."""
@@ -148,6 +160,8 @@ def _take_steps(
         seen = separate_heads(oracle, lone, rng, misfit=misfit)
     if seen.switches.heads > count_most_heads(oracle.width, len(lone.c)):
         raise Dependent("There are more heads than answers tell apart.")
+    if seen.switches.heads > len(lone.c) > 1:
+        return _read_one_combination(oracle, lone, rng, misfit, progress)
     with oracle.phase("readouts"):
         readouts = measure_readouts(
             seen.start_moves(rng),
@@ -164,9 +178,23 @@ def _take_steps(
     return assemble_model(lone, readouts, W, columns.h), _place_jumps(seen.switches, W)
 
 
+def _read_one_combination(
+    oracle: Counted,
+    lone: LoneTokens,
+    rng: np.random.Generator,
+    misfit: float,
+    progress: Progress,
+) -> tuple[MultiHead, Jumps]:
+    """The heads from one combination of the outputs, then what they write into each of them."""
+    combination = combine_outputs(oracle, len(lone.c), rng)
+    part, jumps = _take_steps(combination, combination.combine(lone), rng, misfit, Progress())
+    progress.soft = pick_soft_questions(part, combination.kept)
+    return solve_all_readouts(progress.soft, lone, part), jumps
+
+
 def count_most_heads(width: int, outputs: int) -> int:
     """Heads that are told apart: one output shows as many as tokens have coordinates."""
-    return outputs if outputs > 1 else width
+    return max(width, outputs)
 
 
 def _place_jumps(switches: Switches, W: Stack) -> Jumps:
@@ -251,10 +279,12 @@ def plan_joint_queries(
     """Queries by phase of heads of full rank; a residual and score biases where `biased`."""
     readouts = (heads if biased else heads - 1) * width
     columns = width + biased
-    if outputs == 1:
+    if outputs < heads:
+        # Outputs that are fewer than the heads are told apart after a first half circle.
+        first = 7 + 4 * heads if outputs > 1 else 0
         # With one coordinate beside the heads, or none, crossed scores take further answers.
         further = heads * (heads - 1) * columns // 6 if width - heads < _SPARE else 0
         measure = heads * width * columns + 2 * heads + 1 + further
-        return {"switches": 8 + 7 * heads, "readouts": readouts, "measure": measure}
+        return {"switches": first + 8 + 7 * heads, "readouts": readouts, "measure": measure}
     groups = -(-width // max(1, min(outputs // heads, width)))
     return {"switches": 7 + 4 * heads, "readouts": readouts, "measure": groups * columns}

@@ -57,6 +57,13 @@ def count_soft_sequences(model: MultiHead) -> int:
     return -(-3 * _count_parameters(model) // (2 * model.outputs)) + 16
 
 
+def fit_small_model(
+    model: MultiHead, asked: list[tuple[Stack, Matrix]], roundoff: float
+) -> MultiHead:
+    """The model fitted to answers, where there are some and it is not too large for that."""
+    return fit_heads_jointly(model, asked, roundoff) if asked and is_small_model(model) else model
+
+
 def fit_heads_jointly(
     model: MultiHead, asked: list[tuple[Stack, Matrix]], roundoff: float
 ) -> MultiHead:

@@ -1,6 +1,6 @@
 """Sums of heads by saturation.
 
-Where answers tell as many heads apart as there are, all read-outs are known before any score
+Where there are no more heads than outputs or coordinates, all read-outs are known before any score
 (joint_heads); elsewhere, or where that fails, each head is isolated at boundaries where all others
 are hard.
 """
@@ -36,8 +36,8 @@ class SeveralHeads:
     """Recovers any number of heads, each of any rank, their number unknown.
 
     It takes little more queries than there are parameters per output, score biases and a residual
-    included, for at most as many heads as outputs, or as coordinates where there is one output;
-    otherwise d^2 + 4d + about 30 per head.
+    included, for at most as many heads as outputs; for more, up to as many as coordinates, as many
+    as with one output; otherwise d^2 + 4d + about 30 per head.
 
     Args:
         most: more heads than this are given up.

@@ -18,7 +18,7 @@ from keyhole.learners.joint_heads.hard_pairs import (
     Unseparated,
     read_lone_tokens,
 )
-from keyhole.learners.joint_heads.road import recover_heads_jointly
+from keyhole.learners.joint_heads.road import Progress, recover_heads_jointly
 from keyhole.learners.several_heads.coinciding import Family
 from keyhole.learners.several_heads.families import fit_families, recover_coinciding_heads
 from keyhole.learners.several_heads.heads_account import (
@@ -29,6 +29,7 @@ from keyhole.learners.several_heads.heads_account import (
     promise_theorem,
 )
 from keyhole.learners.several_heads.heads_fit import (
+    fit_small_model,
     is_small_model,
     keep_acting_heads,
     polish_heads,
@@ -132,14 +133,17 @@ class SeveralHeadsSession:
         for tried in range(2 * JOINT_ATTEMPTS):
             if tried >= JOINT_ATTEMPTS and not self._is_near_miss(lone):
                 break
+            progress = Progress()
             try:
-                model, self.jumps = recover_heads_jointly(self.oracle, lone, measuring)
+                found = recover_heads_jointly(self.oracle, lone, measuring, progress=progress)
             # What rounding leaves of two heads that cancel looks like many.
             except Dependent:
                 return self._confirm_any(find_lone_pair(self.oracle, lone, measuring), checking)
             except Unseparated:
                 self.failed += 1
                 continue
+            # Scores read along one combination of outputs are told better by all of them.
+            model, self.jumps = fit_small_model(found[0], progress.soft, self.roundoff), found[1]
             if self._confirm_polished(model, measuring, checking):
                 return True
             self.failed += 1
