@@ -287,9 +287,10 @@ def _name_cells() -> dict[str, Cell]:
     def of(draw: Callable[..., Any], *sizes: Any, **extra: Any) -> Callable[[Rng], Any]:
         return lambda rng: draw(rng, *sizes, **extra)
 
-    def before(outputs: int) -> Callable[[Rng], Any]:
+    def before(outputs: int, activation: str = "relu", size: tuple[int, int, int] = (2, 6, 8)):
+        heads, width, hidden = size
         return lambda rng: keyhole.HeadsBeforeNetwork.random(
-            6, heads=2, hidden=8, outputs=outputs, rng=rng
+            width, heads=heads, hidden=hidden, outputs=outputs, activation=activation, rng=rng
         )
 
     wiring = {"biased": True, "residual": "random"}
@@ -357,6 +358,10 @@ def _name_cells() -> dict[str, Cell]:
         ),
         "before ReLU 2,6,8,1": Cell(before(1), "several-heads-layer"),
         "before ReLU 2,6,8,6": Cell(before(6), "several-heads-layer"),
+        "before GELU 2,6,8,1": Cell(before(1, "gelu"), "several-heads-layer"),
+        "before GELU 2,6,8,6": Cell(before(6, "gelu"), "several-heads-layer"),
+        "before SiLU 2,6,8,6": Cell(before(6, "silu"), "several-heads-layer"),
+        "before GELU 3,10,12,4": Cell(before(4, "gelu", (3, 10, 12)), "several-heads-layer"),
     }
 
 

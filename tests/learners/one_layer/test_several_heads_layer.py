@@ -1,4 +1,4 @@
-"""Several heads before a ReLU network: scores from the odd part, the network from chosen means."""
+"""Several heads before a network: scores from the odd part, the network from chosen means."""
 
 import numpy as np
 import pytest
@@ -16,6 +16,8 @@ from keyhole import (
     load,
     save,
 )
+from keyhole.learners.one_layer.chosen_means import choose_last_tokens
+from keyhole.models import Gated
 from support.measures import asked
 from support.seeds import few
 
@@ -114,3 +116,50 @@ def test_two_layers_of_one_odd_part_are_told_apart():
         found = SeveralHeadsLayer().run(Local(truth), rng=np.random.default_rng(1))
         assert found.verdict is Verdict.EXACT
         assert measure_gap(truth, found.unwrap(), rng) <= 1e-9
+
+
+@pytest.mark.parametrize("activation", ["gelu", "silu", "softplus"])
+@pytest.mark.parametrize("outputs", [1, 6])
+def test_several_heads_before_smooth_units_come_back(activation, outputs):
+    exact, spent = 0, []
+    for seed in few(20):
+        truth, rng = draw_layer(seed, outputs, activation=activation)
+        found = SeveralHeadsLayer().run(Local(truth), rng=rng)
+        if found.verdict is Verdict.EXACT:
+            assert measure_gap(truth, found.unwrap(), rng) <= 1e-9
+            assert found.unwrap().net.activation == activation
+            exact += 1
+        spent.append(asked(found))
+    assert exact >= 0.75 * len(spent)
+    assert np.median(spent) <= 950
+
+
+def test_auto_finds_several_heads_before_smooth_units(rng):
+    truth, learning = draw_layer(3, 3, activation="gelu")
+    found = learn(truth, rng=learning)
+    assert found.verdict is Verdict.EXACT, found.sentence
+    assert measure_gap(truth, found.unwrap(), rng) <= 1e-9
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e9])
+def test_every_head_sees_the_token_that_was_chosen_for_it(heads, size, rng):
+    W = rng.normal(size=(heads, 10, 10)) / np.sqrt(10)
+    tokens = size * rng.normal(size=(40, heads, 10))
+    tokens[0] = 0.0
+    last = choose_last_tokens(W, tokens, rng=rng)
+    X = np.concatenate([tokens, last[:, None]], axis=1)
+    for h in range(heads):
+        scores = np.einsum("nid,de,ne->ni", X, W[h], last)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        seen = np.einsum("ni,nid->nd", weights / weights.sum(axis=1, keepdims=True), X)
+        assert np.abs(seen - tokens[:, h]).max() <= 1e-15 * size
+
+
+def test_smooth_units_with_biases_and_gates_are_refused_within_fifty_questions():
+    truth, rng = draw_layer(2, 6, activation="gelu", biases=True)
+    gates = Gated.random(6, hidden=8, outputs=2, rng=rng)
+    for target in (truth, HeadsBeforeNetwork(truth.heads, gates)):
+        found = SeveralHeadsLayer().run(Local(target), rng=rng)
+        assert found.verdict is Verdict.UNVERIFIED
+        assert asked(found) <= 50

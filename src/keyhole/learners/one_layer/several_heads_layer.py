@@ -1,16 +1,18 @@
-r"""Several heads before a ReLU network without biases: the odd part, then means chosen at will.
+r"""Several heads before a network without biases: the odd part, then means chosen at will.
 
-**Scores.** $\max(t, 0) - \max(-t, 0) = t$, and X and -X have the same softmax weights, so that
+**Scores.** $\phi(t) - \phi(-t) = t$ for ReLU, GELU, SiLU and softplus, and X and -X have the same
+softmax weights, so that
 $$f(X) - f(-X) = \sum_h \mathrm{softmax}(X W_h x_N)^\top X V_h A^\top C^\top$$
-for $f = C \max(A \sum_h V_h^\top z_h, 0)$: a sum of heads with the outputs of the network, learned
+for $f = C \phi(A \sum_h V_h^\top z_h)$: a sum of heads with the outputs of the network, learned
 as one at two questions each. It does not give the network: the rows $V_h a_j$ stay free.
 
 **Network.** With $W_h$ known the means $z_h$ that the heads see are known too, and f is a network
 $g(z_1, \dots, z_H)$ on $\mathbb{R}^{Hd}$. It is asked at any point: on $[x_1; \dots; x_H; y]$ with
 $x_h W_h y = 45$ and $x_g W_h y = -45$ for $g \ne h$ every head h looks at $x_h$ alone, to more
-digits than there are. These are $H^2$ linear equations for y. As g is homogeneous, but for a
-constant that zero tokens answer, the x may be as long as need be, and y short, so that its own
-scores are zero. Lone tokens are the diagonal of g.
+digits than there are. These are $H^2$ linear equations for y. With ReLU units g is homogeneous,
+but for a constant that zero tokens answer, so that the x may be as long as need be, and y short,
+and its own scores are zero. Where lone tokens, the diagonal of g, show that it is not, y is longer
+and has scores of its own to look away from (chosen_means).
 """
 
 from __future__ import annotations
@@ -24,11 +26,15 @@ from keyhole.claims import Verdict
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
 from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.networks.kinks import Unresolved
 from keyhole.learners.networks.learner import Network, explain_missing_network
 from keyhole.learners.networks.lines import learn_network
 from keyhole.learners.one_layer.antisymmetric import Odd
+from keyhole.learners.one_layer.chosen_means import choose_last_tokens
 from keyhole.learners.several_heads.heads_account import RANK_SHARE
 from keyhole.learners.several_heads.learner import SeveralHeads
+from keyhole.learners.smooth_network.all_units import learn_smooth_units
+from keyhole.learners.smooth_network.learner import SmoothNetwork
 from keyhole.learners.verifying.ending import (
     ONE_LAYER,
     SPENT,
@@ -41,24 +47,27 @@ from keyhole.learners.verifying.ending import (
 )
 from keyhole.learners.verifying.examination import examine_model
 from keyhole.learners.verifying.questions import QUERIES
-from keyhole.models import AbsAffine, MultiHead
+from keyhole.models import AbsAffine, MultiHead, ReluNet
 from keyhole.models.layers.heads_before_network import HeadsBeforeNetwork
+from keyhole.models.relu import network_freedom
 from keyhole.oracles import Counted, Oracle, read_imperfection
 
 _LOOK = 45.0  # score by which a head looks at its own token, and away from others
 _LENGTH = 2.0**30  # of tokens; beside them the last one is nothing
 _ATTEMPTS = 3  # at the network
 _CLOSE = 1e-6  # relative error of a network up to which the layer is examined
+_FINE = 3e-11  # the same of smooth units where no other attempt is due
 _SCALES = tuple(10.0**k for k in range(-3, 4))  # of tokens at which units may bend
 _BENDS = 1e-9  # of the odd part: a departure from a linear map
 _TIMES = 4  # what one recovery of the odd part takes
 _BENT = "Lone tokens and their opposites do not differ by a linear map: units have biases."
+_UNSEEN = "No last token was found beside which every head looks at a token of its own."
 _CAPPED = "The odd part of f was looked at as a sum of heads: "
 
 
 @dataclass(frozen=True, slots=True)
 class SeveralHeadsLayer:
-    """Recovers several heads before a network with one ReLU layer whose units have no biases.
+    """Recovers several heads before a network of one layer whose units have no biases.
 
     Args:
         heads: heads to plan for; `run` finds their number by itself.
@@ -82,12 +91,13 @@ class SeveralHeadsLayer:
         wide = self.heads * width
         hidden = 4 * width if self.hidden is None else self.hidden
         network = Network(hidden).plan(wide, outputs=outputs)
+        smooth = SmoothNetwork(hidden=hidden).plan(wide, outputs=outputs)
         return Plan(
             by_phase={**network.by_phase, "odd": 2 * odd.queries, "verify": QUERIES},
             at_most=2 * _TIMES * largest.queries
-            + _ATTEMPTS * network.at_most
+            + _ATTEMPTS * max(network.at_most, smooth.at_most)
             + QUERIES
-            + 6 * len(_SCALES)
+            + 7 * len(_SCALES)
             + 1,
             degrees_of_freedom=self.heads * width * width
             + hidden * (wide + outputs)
@@ -114,7 +124,7 @@ class _LayerOfHeads:
     oracle: Counted
     roundoff: float
     W: Stack | None = field(default=None, init=False)
-    G: AbsAffine | None = field(default=None, init=False)
+    G: AbsAffine | ReluNet | None = field(default=None, init=False)
     constant: Matrix = field(default_factory=lambda: np.zeros((1, 1)), init=False)
 
     def learn_scores(self, rng: np.random.Generator) -> Ending | None:
@@ -143,6 +153,8 @@ class _LayerOfHeads:
             return Ending(status=Status.NO_ODD_PART)
         with self.oracle.phase("kinks"):
             self.constant = self.oracle.ask(np.zeros((1, 1, self.oracle.width)))
+        if self.is_smooth(rng):
+            return self.learn_smooth_network(self.W, rng)
         status = Status.NO_NETWORK
         # Units without biases all bend at the origin, and an unlucky line passes close by.
         for child in rng.spawn(_ATTEMPTS):
@@ -162,6 +174,46 @@ class _LayerOfHeads:
             status = explain_missing_network(learned)
         return Ending(status=status)
 
+    def is_smooth(self, rng: np.random.Generator) -> bool:
+        """Whether answers to lone tokens, a constant aside, do not grow as these do."""
+        x = np.array(_SCALES)[:, None] * rng.normal(size=self.oracle.width)
+        grown = self.oracle.ask(x[:, None]) - self.constant
+        share = grown / np.array(_SCALES)[:, None]
+        # Beside a constant short tokens are rounded.
+        rounding = _BENDS * np.abs(self.constant).max() / np.array(_SCALES)
+        allowed = _BENDS * np.abs(share).max() + rounding[:, None]
+        return bool((np.abs(share - share[-1]) > allowed).any())
+
+    def learn_smooth_network(self, W: Stack, rng: np.random.Generator) -> Ending | None:
+        """The network of smooth units on the means of all heads, or why there is none."""
+        choosing, *learning = rng.spawn(1 + _ATTEMPTS)
+
+        def ask(Z: Matrix) -> Answers:
+            tokens = Z.reshape(len(Z), len(W), -1)
+            last = choose_last_tokens(W, tokens, rng=choosing)
+            return self.oracle.ask(np.concatenate([tokens, last[:, None]], axis=1))
+
+        least = _CLOSE
+        for child in learning:
+            try:
+                learned = learn_smooth_units(
+                    ask,
+                    len(W) * self.oracle.width,
+                    self.constant.shape[1],
+                    rng=child,
+                    roundoff=self.roundoff,
+                    phase=self.oracle.phase,
+                )
+            except Unresolved:
+                return Ending(status=Status.UNRESOLVED, detail=_UNSEEN)
+            if learned.spent:
+                return SPENT
+            if learned.form is not None and learned.left <= least:
+                self.G, least = learned.form.network(), learned.left
+            if least <= _FINE:
+                break
+        return None if self.G is not None else Ending(status=Status.NO_SMOOTH_NETWORK)
+
     def ask_means(self, Z: Matrix) -> Answers:
         """Answers where head h sees the h-th part of every row of Z."""
         if self.W is None:
@@ -170,7 +222,7 @@ class _LayerOfHeads:
         # But for a constant the network is homogeneous; powers of two cost no digits.
         stretch = 2.0 ** np.round(np.log2(_LENGTH / np.where(size > 0, size, _LENGTH)))
         tokens = (Z * stretch).reshape(len(Z), len(self.W), -1)
-        last = _choose_last_tokens(self.W, tokens)
+        last = _choose_short_last_tokens(self.W, tokens)
         answers = self.oracle.ask(np.concatenate([tokens, last[:, None]], axis=1))
         return (answers - self.constant) / stretch + self.constant
 
@@ -206,7 +258,10 @@ class _LayerOfHeads:
         if ranks:
             found = f"The odd part is a sum of {len(ranks)} heads, with W of rank {max(ranks)}."
         if self.G is not None:
-            found += f" What they see meets a network with {self.G.hidden} hyperplanes."
+            units = "hyperplanes"
+            if isinstance(self.G, ReluNet):
+                units = f"units of {self.G.activation}"
+            found += f" What they see meets a network with {self.G.hidden} {units}."
         determined = "Nothing was determined."
         if model is not None and ending.verdict.verified:
             determined = (
@@ -228,7 +283,8 @@ class _LayerOfHeads:
             return None
         width = self.oracle.width
         scores = sum(head_freedom(width, rank=rank, value_rank=0) for rank in ranks)
-        return scores + G.hidden * (G.width + G.outputs) + G.outputs * (G.width + 1)
+        widths = G.hidden if isinstance(G, ReluNet) else 0
+        return scores + widths + network_freedom(G.width, hidden=G.hidden, outputs=G.outputs)
 
 
 def _is_odd_part_linear(odd: Odd, rng: np.random.Generator) -> bool:
@@ -246,7 +302,7 @@ def _learn_odd_part(odd: Odd, rng: np.random.Generator) -> Recovery[MultiHead]:
     return SeveralHeads(most=most, queries=_TIMES * plan.queries).run(odd, rng=rng)
 
 
-def _choose_last_tokens(W: Stack, tokens: Stack) -> Matrix:
+def _choose_short_last_tokens(W: Stack, tokens: Stack) -> Matrix:
     """Last tokens beside which head h looks at the h-th token of every row.
 
     Where two heads are given one token, the shortest y that comes nearest: either may look at it.

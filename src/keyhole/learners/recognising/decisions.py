@@ -284,7 +284,7 @@ ADVICE: Mapping[str, str] = {
     "homogeneous": "Only attention by softmax, one unit of third order, and networks with one"
     " hidden layer are learned.",
     "one-layer smooth": "Give the learner more room by naming it (--learner smooth-layer); several"
-    " heads before a smooth network are not learned.",
+    " heads before a smooth network with biases, and before gated units, are not learned.",
     "one-layer": "Give the learner more room by naming it (--learner one-layer); deeper networks,"
     " and several heads before one with biases, are not learned.",
     "gated": "Give the learner more room by naming it (--learner gated-network).",
@@ -354,7 +354,12 @@ LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "errors": (),
         "ball": (),
     },
-    "one-layer smooth": {"plain": ("smooth-layer",), "cast": (), "errors": (), "ball": ()},
+    "one-layer smooth": {
+        "plain": ("smooth-layer", "several-heads-layer"),
+        "cast": (),
+        "errors": (),
+        "ball": (),
+    },
     "wired": {"plain": ("wired-layer",), "cast": (), "errors": (), "ball": ()},
     "block": {"plain": ("pre-norm-block", "post-norm-block"), "cast": (), "errors": (), "ball": ()},
     "rotary block": {"plain": ("gated-block",), "cast": (), "errors": (), "ball": ()},

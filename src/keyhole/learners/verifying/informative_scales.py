@@ -80,7 +80,9 @@ def _find_kink_size(model: Model) -> float | None:
         sizes = np.abs(net.t)
     elif isinstance(net, ReluNet):
         norms = np.linalg.norm(net.W1, axis=1)
-        sizes = np.abs(net.b1[norms > 0]) / norms[norms > 0]
+        # A smooth unit bends over a width of its own, wherever its offset is.
+        bends = np.abs(net.b1) if net.activation == "relu" else np.hypot(1.0, net.b1)
+        sizes = bends[norms > 0] / norms[norms > 0]
     else:
         return None
     # Offsets that were read as zero are rounding, and no size to ask at.

@@ -10,7 +10,7 @@ that one head looks at moves its part alone. V itself they do not determine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,14 +60,15 @@ class HeadsBeforeNetwork(Face):
         hidden: int,
         outputs: int = 1,
         biases: bool = False,
+        activation: str = "relu",
         rng: Rng,
     ) -> HeadsBeforeNetwork:
-        """Gaussian heads with as many outputs as coordinates, and a network of ReLU units."""
+        """Gaussian heads with as many outputs as coordinates, and a network of such units."""
         rng = as_generator(rng)
         attention = MultiHead.random(width, heads=heads, outputs=width, rng=rng)
-        net = ReluNet.random(width, hidden=hidden, outputs=outputs, rng=rng)
+        net = ReluNet.random(width, hidden=hidden, outputs=outputs, activation=activation, rng=rng)
         if not biases:
-            net = ReluNet(net.W1, 0.0 * net.b1, net.W2, 0.0 * net.b2)
+            net = replace(net, b1=0.0 * net.b1, b2=0.0 * net.b2)
         return cls(attention, net)
 
     @property
