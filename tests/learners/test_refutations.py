@@ -12,9 +12,10 @@ from keyhole.learners.findings import Witness
 from keyhole.learners.recognising.table import CLASSES
 from keyhole.learners.registry import LEARNERS, Hints
 from keyhole.learners.verifying.rules import replay_witness
-from keyhole.models import Gated, Head, MultiHead, OneLayer, ReluNet
+from keyhole.models import Gated, Head, MultiHead, OneLayer, ReluNet, Wiring
+from keyhole.models.layers.random_layers import random_layer
 from keyhole.models.layers.tensor_row import TensorRow
-from keyhole.oracles import Bounded, Declared, Imperfection, Local, Noisy
+from keyhole.oracles import Bounded, Cast, Declared, Imperfection, Local, Noisy
 from support.seeds import few
 
 D = 4
@@ -136,6 +137,33 @@ def test_a_failed_search_says_what_was_tried_and_what_to_try_next():
 
 def test_declared_noise_hides_no_order():
     target = Noisy(Local(alibi(np.random.default_rng(7)), D), 1e-6)
+    recovery = learn(target, rng=np.random.default_rng(0))
+    witness = recovery.recognised.excluded["head"]
+    assert witness.rule == "order"
+    assert replay_witness(target, witness).holds
+
+
+LAYERS = {
+    "alibi": Wiring(positions="alibi"),
+    "rope": Wiring(norm="rms", eps=1e-5, residual=True, positions="rope"),
+    "sinks": Wiring(sinks=True),
+    "sinks, rope": Wiring(positions="rope", sinks=True),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("kind", ["f64", "f32", "bf16"])
+def test_no_layer_as_it_is_built_is_refuted_however_coarse_its_answers(name, kind):
+    """No few answers exclude every layer with positions or sinks, which may not be learned yet."""
+    for seed in few(4):
+        layer = random_layer(8, heads=2, wiring=LAYERS[name], rng=seed)
+        target = Local(layer) if kind == "f64" else Cast(Local(layer), kind)
+        recovery = learn(target, rng=np.random.default_rng(seed))
+        assert recovery.verdict is not Verdict.CLASS_REFUTED, (seed, recovery.sentence)
+
+
+def test_what_grows_faster_than_tokens_and_breaks_rules_is_refuted():
+    target = Local(lambda X: (X**2).sum(axis=(1, 2)), D)
     recovery = learn(target, rng=np.random.default_rng(0))
     assert (recovery.verdict, recovery.status) == (Verdict.CLASS_REFUTED, Status.NO_CLASS)
     assert replay_witness(target, recovery.counterexample).holds

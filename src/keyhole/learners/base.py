@@ -43,8 +43,8 @@ class Status(StrEnum):
     )
     INCONSISTENT = "The target answered the same question differently when asked again."
     NO_CLASS = (
-        "The first answers leave only attention layers behind norms or with positions, and these"
-        " cannot be learned from such answers."
+        "The first answers are such as no class that is learned here gives, and grow faster than"
+        " tokens, as those of no attention layer and no block do."
     )
     NOT_SUGGESTED = "The first answers suggest no class that is learned here."
     OUT_OF_PLAN = (

@@ -62,6 +62,7 @@ class Recognition:
         scale: by how much tokens of pairs were scaled.
         residual: whether the last token is added to the answer; None where that was not seen.
         bias: whether scores have a bias; None where that was not seen.
+        steep: whether far tokens are answered by far more than their length.
         constant: the answer to the zero token, which heads add to every answer.
         questions: everything that was asked, by name.
         answers: what was answered to it.
@@ -79,6 +80,7 @@ class Recognition:
     scale: float
     residual: bool | None
     bias: bool | None
+    steep: bool
     constant: Vector | None
     questions: Mapping[str, Matrix]
     answers: Mapping[str, Vector]

@@ -175,8 +175,9 @@ class Search:
         return statuses == [Status.NO_LAYER] and self._is_nothing_left()
 
     def _is_nothing_left(self) -> bool:
-        # Attention layers behind norms or with positions, and blocks, are too many for a witness.
-        return CLASSES.keys() - {"wired", "block"} <= self.seen.excluded.keys()
+        # No few answers exclude every layer as it is built, and every block; but none of them
+        # answers far tokens by more than their length.
+        return self.seen.steep and CLASSES.keys() - {"wired", "block"} <= self.seen.excluded.keys()
 
     def _conclude_untried(self) -> Recovery[Any]:
         """The end where no learner was suggested, or what was suggested is none of its class."""
