@@ -36,6 +36,7 @@ def list_configs(width: int) -> dict[str, tuple[str, dict[str, Any]]]:
         "Llama": ("Llama", shared),
         "Mistral": ("Mistral", shared),
         "Qwen2": ("Qwen2", shared),
+        "Qwen3": ("Qwen3", {**shared, "head_dim": width // HEADS}),
         "Gemma 2": ("Gemma2", {**shared, "head_dim": width // HEADS}),
         "GPT-NeoX": ("GPTNeoX", words),
         "GPT-J": ("GPTJ", {**old, "rotary_dim": width // HEADS // 2}),
@@ -66,6 +67,7 @@ def describe_wiring(part: AttentionPart) -> str:
     shared = "" if part.groups == part.heads else f", {part.groups} groups"
     told = [part.positions]
     told += [f"{part.rotary_share:g} of a head"] if part.rotary_share not in (None, 1.0) else []
+    told += ["normed queries and keys"] if part.qk_norm else []
     told += [f"cap {part.softcap:g}"] if part.softcap else []
     told += [f"window {part.window}"] if part.window else []
     return f"{', '.join(told)}{shared}"

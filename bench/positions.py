@@ -73,6 +73,9 @@ def list_normed_heads() -> Iterator[Cell]:
         for positions in ("rope", "none"):
             told = {"norm": "rms", "positions": positions, "qk_norm": True}
             yield Cell(f"normed, {positions}, RMSNorm", width, heads, False, told)
+    for width, heads, groups in ((16, 4, 2), (16, 4, 1), (32, 4, 2), (64, 8, 2)):
+        told = {"norm": "rms", "positions": "rope", "qk_norm": True, "groups": groups}
+        yield Cell(f"normed, grouped {groups}, rope, RMSNorm", width, heads, False, told)
 
 
 def list_large_layers() -> Iterator[Cell]:

@@ -67,15 +67,21 @@ class NormedForeign:
         return scores + 0.1 * scores**3 * (self.change == "scores and their cubes")
 
 
-def draw_normed_foreign(change, rng, *, width=8, heads=2):
-    """One of those functions, with heads that own rows read one by one."""
+def draw_normed_foreign(change, rng, *, width=8, heads=2, shared=False):
+    """One of those functions, with heads that own rows read one by one.
+
+    Heads that share have the keys and the value map of the first.
+    """
     rank = width // heads
 
     def draw(*shape):
         return rng.normal(size=(heads, *shape)) / np.sqrt(shape[-1])
 
-    A = draw(width, rank) @ draw(rank, width) / np.sqrt(heads)
-    maps = draw(rank, width), draw(rank, width), A, rng.normal(size=width) / np.sqrt(width)
+    def take(each):
+        return np.repeat(each[:1], heads, axis=0) if shared else each
+
+    A = draw(width, rank) @ take(draw(rank, width)) / np.sqrt(heads)
+    maps = draw(rank, width), take(draw(rank, width)), A, rng.normal(size=width) / np.sqrt(width)
     each = heads if change == "gains of each head" else 1
     gains = 1.0 + 0.3 * rng.normal(size=(2, each, rank))
     return NormedForeign(change, maps, tuple(gains))

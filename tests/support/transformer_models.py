@@ -31,6 +31,8 @@ CONFIGS = {
     "llama": ("Llama", _SHARED),
     "mistral": ("Mistral", _SHARED),
     "qwen2": ("Qwen2", _SHARED),
+    "qwen3": ("Qwen3", {**_SHARED, "head_dim": 4}),
+    "olmo2": ("Olmo2", _SHARED),
     "gemma2": ("Gemma2", {**_SHARED, "head_dim": 4}),
 }
 

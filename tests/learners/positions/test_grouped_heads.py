@@ -12,6 +12,7 @@ from keyhole.identify.layers import layer_distance, layer_freedom
 from keyhole.learners.base import Status
 from keyhole.learners.positions.ball import NormBall
 from keyhole.learners.positions.grouped.kernel_split import split_by_kernel
+from keyhole.learners.positions.grouped.kernel_try import find_row_space
 from keyhole.learners.positions.placed import Asking, measure_linear_part
 from keyhole.oracles.limits import Sized
 from support.seeds import few
@@ -190,3 +191,31 @@ def test_what_grouped_heads_determine_is_counted(rng):
     values = np.linalg.svd(J / np.linalg.norm(J, axis=0).clip(1e-2), compute_uv=False)
     counted = layer_freedom(wiring, 6, heads=4, rank=4, outputs=6, biased=True)
     assert (values > 1e-7).sum() == counted
+
+
+def test_a_decomposition_that_finds_no_end_is_made_of_the_transpose(monkeypatch, rng):
+    matrix = rng.normal(size=(7, 2)) @ rng.normal(size=(2, 5))
+    decompose = np.linalg.svd
+
+    def give_up_on_long_ones(A, **options):
+        if len(A) > A.shape[1]:
+            raise np.linalg.LinAlgError("SVD did not converge")
+        return decompose(A, **options)
+
+    monkeypatch.setattr(np.linalg, "svd", give_up_on_long_ones)
+    rows = find_row_space(matrix, 1e-9)
+    np.testing.assert_allclose(rows @ rows.T, np.eye(2), atol=1e-12)
+    np.testing.assert_allclose(matrix @ rows.T @ rows, matrix, atol=1e-12)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_large_biases_of_queries_and_keys_are_borne(groups):
+    """Weights of equal tokens then differ by up to e to the tenth from place to place."""
+    wiring, lost = replace(ROPE, groups=groups), 0
+    for seed in range(12):
+        drawing, rng = np.random.default_rng([seed, 80]).spawn(2)
+        layer = draw(wiring, drawing, groups=groups, biases=True)
+        truth = replace(layer, **{name: 6.0 * getattr(layer, name) for name in ("bq", "bk", "bv")})
+        found = WiredLayer(wiring).run(Local(truth), rng=rng)
+        lost += found.verdict is not Verdict.EXACT
+    assert lost <= 1

@@ -56,6 +56,30 @@ def test_norms_of_queries_and_keys_are_found_where_they_are_not_told(positions):
     assert "qk_norm yes" in found.reason
 
 
+@pytest.mark.parametrize("positions", ["rope", "none"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_heads_that_share_keys_with_norms_of_their_own_come_back(groups, positions):
+    wiring = replace(NORMED, positions=positions, groups=groups)
+    for seed in few(8):
+        drawing, rng, fresh = np.random.default_rng([seed, 70]).spawn(3)
+        truth = random_layer(16, heads=4, wiring=wiring, rng=drawing)
+        found = WiredLayer(wiring).run(Local(truth), rng=rng)
+        assert found.verdict is Verdict.EXACT, found.sentence
+        assert found.model.groups == groups
+        assert measure_error(truth, found.model, fresh) <= 1e-9
+
+
+@pytest.mark.parametrize("gains", ["of their own", "of one"])
+def test_shared_keys_with_norms_are_found_where_nothing_is_told(gains):
+    wiring = replace(NORMED, positions="rope", groups=2)
+    truth = random_layer(16, heads=4, wiring=wiring, rng=71)
+    truth = truth if gains == "of their own" else replace(truth, q_gain=np.ones(4), k_gain=None)
+    found = keyhole.learn(truth, rng=72)
+    assert found.verdict is Verdict.EXACT
+    assert found.model.wiring.qk_norm
+    assert found.model.groups == 2
+
+
 def test_gains_that_are_all_one_come_back():
     truth = random_layer(16, heads=4, wiring=replace(NORMED, positions="rope"), rng=63)
     truth = replace(truth, q_gain=np.ones(4), k_gain=None)
@@ -63,8 +87,9 @@ def test_gains_that_are_all_one_come_back():
     assert found.verdict is Verdict.EXACT
 
 
-def test_a_plan_tells_what_normed_heads_cost():
-    wiring = replace(NORMED, positions="rope")
+@pytest.mark.parametrize("groups", [None, 2])
+def test_a_plan_tells_what_normed_heads_cost(groups):
+    wiring = replace(NORMED, positions="rope", groups=groups)
     truth = random_layer(16, heads=4, wiring=wiring, rng=65)
     learner = WiredLayer(wiring)
     asked = learner.run(Local(truth), rng=np.random.default_rng(66)).ledger.total().sequences
@@ -81,15 +106,25 @@ def test_what_looks_like_normed_heads_is_not_called_exact(change):
             assert found.verdict is Verdict.UNVERIFIED, found.sentence
 
 
-def test_the_foreign_targets_are_such_heads_but_for_one_part():
-    target = draw_normed_foreign("no change", np.random.default_rng(67))
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_looks_like_normed_heads_that_share_keys_is_not_called_exact(change):
+    rng = np.random.default_rng([CHANGES.index(change), 73])
+    target = draw_normed_foreign(change, rng, width=16, heads=4, shared=True)
+    for told in (replace(NORMED, positions="none", groups=1), None):
+        found = WiredLayer(told).run(Local(target), rng=rng)
+        assert found.verdict is Verdict.UNVERIFIED, found.sentence
+
+
+@pytest.mark.parametrize("sizes", [{}, {"width": 16, "heads": 4, "shared": True}])
+def test_the_foreign_targets_are_such_heads_but_for_one_part(sizes):
+    target = draw_normed_foreign("no change", np.random.default_rng(67), **sizes)
     assert isinstance(target, NormedForeign)
     found = keyhole.learn(Local(target), wiring=replace(NORMED, positions="none"), rng=68)
     assert found.verdict is Verdict.EXACT
 
 
 @pytest.mark.parametrize(
-    "beside", [{"groups": 2}, {"sinks": True}, {"softcap": 5.0}, {"positions": "table"}]
+    "beside", [{"window": 4}, {"sinks": True}, {"softcap": 5.0}, {"positions": "table"}]
 )
 def test_what_is_not_learned_beside_normed_heads_is_refused(beside):
     layer = random_layer(8, heads=2, wiring=Wiring(), rng=0)
@@ -127,9 +162,11 @@ def test_heads_turned_by_quarters_and_signs_have_the_same_gains(positions, rng):
 
 
 @pytest.mark.theorem("keyhole/layer-symmetries")
-@pytest.mark.parametrize("positions", ["rope", "none"])
-def test_what_normed_queries_and_keys_leave_free_is_counted(positions, rng):
-    wiring = Wiring(norm="rms", eps=1e-1, residual=True, positions=positions, qk_norm=True)
+@pytest.mark.parametrize(
+    ("positions", "groups"), [("rope", None), ("none", None), ("rope", 1), ("none", 1)]
+)
+def test_what_normed_queries_and_keys_leave_free_is_counted(positions, groups, rng):
+    wiring = replace(NORMED, eps=1e-1, positions=positions, groups=groups)
     layer = replace(random_layer(8, heads=2, wiring=wiring, rng=rng), gain=None)
     X = [rng.normal(size=(60, length, 8)) for length in (1, 2, 3)]
     names = ("Wq", "Wk", "Wv", "Wo", "q_gain", "k_gain")

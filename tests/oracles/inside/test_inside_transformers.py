@@ -22,6 +22,8 @@ SELF = {
     "llama": "layers.{}.self_attn",
     "mistral": "layers.{}.self_attn",
     "qwen2": "layers.{}.self_attn",
+    "qwen3": "layers.{}.self_attn",
+    "olmo2": "layers.{}.self_attn",
     "gemma2": "layers.{}.self_attn",
 }
 # Positions, the activation of the network, its hidden units, the kind of norm.
@@ -37,6 +39,8 @@ ABOUT = {
     "llama": ("rope", "silu", HIDDEN, "rms"),
     "mistral": ("rope", "silu", HIDDEN, "rms"),
     "qwen2": ("rope", "silu", HIDDEN, "rms"),
+    "qwen3": ("rope", "silu", HIDDEN, "rms"),
+    "olmo2": ("rope", "silu", HIDDEN, "rms"),
     "gemma2": ("rope", "gelu_tanh", HIDDEN, "rms"),
 }
 PLAIN = ("bert", "roberta", "gpt2", "opt", "vit")
@@ -134,8 +138,11 @@ def test_layers_with_positions_are_asked_as_the_model_runs_them(models, name, rn
     np.testing.assert_allclose(answers, caught[0][:, -1].numpy(), atol=1e-12)
 
 
-# Of a head of 4 a quarter is rotated, which is no pair.
-REFUSED = {"neox": "1 entries of a head, which are no pairs"}
+# Of a head of 4 a quarter is rotated, which is no pair; one norm over all heads is another layer.
+REFUSED = {
+    "neox": "1 entries of a head, which are no pairs",
+    "olmo2": "its queries and keys are normed in a way",
+}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -151,7 +158,11 @@ def test_what_cannot_be_recovered_is_said_by_its_wiring(models, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2", "gemma2"))]
+    "name",
+    [
+        "llama",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2", "qwen3", "gemma2")),
+    ],
 )
 def test_heads_that_share_keys_come_back_to_the_rounding_of_rotary_tables(models, name, rng):
     layer = keyhole.open_layer(models[name], SELF[name].format(0))

@@ -5,12 +5,14 @@ No name of an architecture is asked: a layer is refused for what is in it that n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keyhole.lab.runs.command_lines import format_command_line
 from keyhole.models.last_token.activations import ACTIVATIONS
 from keyhole.oracles.inside.described import AttentionPart, Inside, NetworkPart, NormPart, Part
 
+_NORMED = "its queries and keys are normed in a way, or beside something, that is not learned"
 _UNKNOWN = "it may tell positions, and nothing says how"
 # Ways to tell positions that a learner recovers once it is told of them.
 _POSITIONS = {
@@ -47,7 +49,7 @@ def advise(part: Part, model: str, inside: Inside) -> Advice:
     """
     if isinstance(part, NormPart):
         return Advice(False, "not recovered by itself: it is a part of the layer behind it")
-    causes = list_obstacles(part)
+    causes = list_obstacles(part, inside.norms)
     # The module that weights are loaded into may compute in any type.
     causes += [] if inside.source == "safetensors" else _list_format_obstacles(part)
     if causes:
@@ -74,6 +76,7 @@ def list_wiring(part: AttentionPart) -> dict[str, str | float]:
         "window": part.window,
         "softcap": part.softcap,
         "groups": None if part.groups == part.heads else part.groups,
+        "qk_norm": part.qk_norm or None,
     }
     return {name: value for name, value in known.items() if value is not None}
 
@@ -95,16 +98,21 @@ def _describe_recovery(part: AttentionPart | NetworkPart) -> str:
     )
 
 
-def list_obstacles(part: AttentionPart | NetworkPart) -> list[str]:
-    """What stands in the way of recovering a part; nothing where a learner is made for it."""
+def list_obstacles(part: AttentionPart | NetworkPart, norms: Sequence[NormPart] = ()) -> list[str]:
+    """What stands in the way of recovering a part; nothing where a learner is made for it.
+
+    Args:
+        part: of a model.
+        norms: all norms of the model, which tell what queries and keys are normed by.
+    """
     return (
-        _list_attention_obstacles(part)
+        _list_attention_obstacles(part, norms)
         if isinstance(part, AttentionPart)
         else _list_network_obstacles(part)
     )
 
 
-def _list_attention_obstacles(part: AttentionPart) -> list[str]:
+def _list_attention_obstacles(part: AttentionPart, norms: Sequence[NormPart]) -> list[str]:
     placed = part.positions in _POSITIONS
     causes: list[tuple[bool, str]] = [
         (bool(part.trouble), f"it cannot be asked by itself ({part.trouble})"),
@@ -116,11 +124,22 @@ def _list_attention_obstacles(part: AttentionPart) -> list[str]:
             f"it looks through a window of {part.window} tokens",
         ),
         (not placed and part.softcap is not None, f"its scores are capped at {part.softcap}"),
-        (part.qk_norm, "its queries and keys are normed"),
+        (part.qk_norm and not _is_normed_plainly(part, norms), _NORMED),
         (part.sinks, "its heads have scores that belong to no token"),
     ]
     held = [cause for stands, cause in causes if stands]
     return held + (_list_placed_obstacles(part) if placed else [])
+
+
+def _is_normed_plainly(part: AttentionPart, norms: Sequence[NormPart]) -> bool:
+    """Whether heads are divided by their root mean square, with nothing beside that is in the way.
+
+    One norm over all heads, and one that takes off the mean, are other layers.
+    """
+    own = [norm for norm in norms if norm.name.rpartition(".")[0] == part.name]
+    plain = all(norm.norm == "rms" and norm.width == part.head_size for norm in own)
+    whole = part.positions == "rope" and part.rotary_share in (None, 1.0)
+    return whole and len(own) == 2 and plain and not (part.biases or part.window or part.softcap)
 
 
 def _list_placed_obstacles(part: AttentionPart) -> list[str]:

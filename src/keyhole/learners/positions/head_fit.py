@@ -38,6 +38,7 @@ PATIENCE = 6  # steps in which what is left must halve
 _GAP = 1e6  # between vanishing and other singular values of a head that is right
 _COARSE_GAP = 1e-3  # the same over the rounding
 _WRONG_GAP = 200.0  # no head that is wrong was seen to show more than 100
+_BLUNT = 3e-13  # what a fit that went to its end does not leave
 _FINE = 1e-13  # of answers in float64
 _TOGETHER = 64  # questions
 
@@ -61,6 +62,16 @@ class FittedHead:
 def is_coarse(roundoff: float) -> bool:
     """Whether answers are rounded to less than float64."""
     return roundoff > _FINE
+
+
+def needs_more(head: FittedHead | None, form: ScoreForm, roundoff: float) -> bool:
+    """Whether further questions are asked about a head.
+
+    Where biases of keys are large few weights are read, and a fit to these ends before the last
+    digits do.
+    """
+    blunt = form.key_biased and not is_coarse(roundoff)
+    return head is None or not head.found or (blunt and head.left > _BLUNT)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -109,15 +109,22 @@ class Moves:
     Args:
         delta: the moves.
         answers: less what is answered without the token.
+        scored: what scores are linear in, where that is not the moves.
     """
 
     delta: Matrix
     answers: Matrix
+    scored: Matrix | None = None
 
     @property
     def scale(self) -> Matrix:
         """Sizes of the answers."""
         return np.linalg.norm(self.answers, axis=1, keepdims=True)
+
+    @property
+    def features(self) -> Matrix:
+        """What scores are linear in."""
+        return self.delta if self.scored is None else self.scored
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -181,7 +188,7 @@ class _MoveFit:
     cap: float | None
 
     def _limit(self, slope: Vector) -> tuple[Vector, Vector]:
-        return limit_scores(self.moves.delta @ slope, self.cap)
+        return limit_scores(self.moves.features @ slope, self.cap)
 
     def _weigh(self, beta: float, slope: Vector) -> Vector:
         return 0.5 * (1.0 + np.tanh(0.5 * (beta + self._limit(slope)[0])))
@@ -202,7 +209,7 @@ class _MoveFit:
         rows = (self.moves.delta @ self.M.T) @ Vt[-self.rank :].T / self.moves.scale
         by_score = -(weights * (1.0 - weights))[:, None] * rows
         bent = self._limit(slope)[1][:, None]
-        features = np.column_stack([np.ones(len(weights)), bent * self.moves.delta])
+        features = np.column_stack([np.ones(len(weights)), bent * self.moves.features])
         J = (by_score[:, :, None] * features[:, None, :]).reshape(len(weights), -1)
         fixed = U[:, : -self.rank]
         J = (J - fixed @ (fixed.T @ J)).reshape(-1, features.shape[1])

@@ -18,6 +18,7 @@ from keyhole.learners.positions.grouped.sink_values import NODES
 from keyhole.learners.positions.head_split import count_extra_moves
 from keyhole.learners.positions.measuring import ROUNDS
 from keyhole.learners.positions.normed.normed_heads import count_normed_questions
+from keyhole.learners.positions.normed.normed_kernel import count_normed_split
 from keyhole.learners.positions.position_kind import COMPARED, FURTHER, LENGTHS, MOST, STEPS
 from keyhole.learners.positions.question_design import design_questions, make_score_form
 from keyhole.learners.positions.wide.shift_split import limit_wide_questions
@@ -49,7 +50,9 @@ def estimate_layer_queries(
         split = count_split_questions(heads * rank, heads)
     keys, queries = sum(design.key_questions), design.query_questions
     if wiring.qk_norm:
-        split, keys = count_normed_questions(form, D, rank, heads * rank)
+        own, keys = count_normed_questions(form, D, rank, heads * rank)
+        shared = (wiring.groups or heads) < heads
+        split = count_normed_split(heads * rank, heads) if shared else own
         queries = 0
     return {
         "wiring": _count_wiring_queries(told),
@@ -64,11 +67,11 @@ def estimate_layer_queries(
 def check_told_wiring(wiring: Wiring) -> None:
     """Raise where a wiring is told that this learner does not know."""
     rotary = wiring.positions in (None, "rope") and wiring.rotary_share in (None, 1.0)
-    beside = (wiring.groups, wiring.sinks, wiring.softcap, wiring.window)
+    beside = (wiring.sinks, wiring.softcap, wiring.window)
     if wiring.qk_norm and (any(beside) or not (rotary or wiring.positions == "none")):
         raise InvalidInput(
             "layers with qk_norm are learned with rotary positions of whole heads, or none, and"
-            " without shared keys, sinks, a cap or a window; other ones are modelled only."
+            " without sinks, a cap or a window; other ones are modelled only."
         )
     if wiring.qk_norm and wiring.eps == 0.0:
         raise InvalidInput(

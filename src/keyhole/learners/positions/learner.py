@@ -49,9 +49,10 @@ from keyhole.learners.positions.layer_plans import (
     estimate_layer_queries,
     limit_layer_queries,
 )
-from keyhole.learners.positions.measuring import Measuring, Setting
+from keyhole.learners.positions.measuring import Measuring
 from keyhole.learners.positions.placed import Asking, LinearPart, Logged, measure_linear_part
 from keyhole.learners.positions.position_kind import USUAL_BASE, are_scores_normed
+from keyhole.learners.positions.question_design import Setting
 from keyhole.learners.positions.wide.shift_split import WideSearch
 from keyhole.learners.positions.wired_account import (
     NARROW,
@@ -298,7 +299,7 @@ class _WiredSession:
     def _attempt_normed(self, linear: LinearPart) -> Recovery[AttentionLayer]:
         """Once more, with norms of queries and keys that nobody told."""
         wiring = self.wiring
-        beside = wiring.sinks or wiring.softcap or wiring.window or wiring.groups
+        beside = wiring.sinks or wiring.softcap or wiring.window
         if wiring.qk_norm is not None or beside:
             return self._conclude(Ending(status=Status.UNSEPARATED, detail=NORMED))
         self._note(qk_norm=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from keyhole.learners.positions.grouped.kernel_split import (
     has_kernel,
     split_by_kernel,
 )
+from keyhole.learners.positions.grouped.kernel_try import SharedSplit
 from keyhole.learners.positions.grouped.sharing import (
     HeadMaps,
     MeasuredHeads,
@@ -21,9 +22,14 @@ from keyhole.learners.positions.grouped.sharing import (
     share_maps,
 )
 from keyhole.learners.positions.grouped.sink_values import split_by_sinks
-from keyhole.learners.positions.head_fit import AskedHead, FittedHead, is_coarse, measure_head
+from keyhole.learners.positions.head_fit import (
+    AskedHead,
+    FittedHead,
+    is_coarse,
+    measure_head,
+    needs_more,
+)
 from keyhole.learners.positions.head_split import (
-    NormedScores,
     RoughSplit,
     Unfinished,
     Unsplit,
@@ -33,14 +39,15 @@ from keyhole.learners.positions.head_split import (
     split_one_pair,
 )
 from keyhole.learners.positions.normed.normed_heads import measure_normed_heads
+from keyhole.learners.positions.normed.normed_kernel import split_normed_by_kernel
 from keyhole.learners.positions.normed.normed_split import split_normed_heads
-from keyhole.learners.positions.normed.shared_gains import share_gains
 from keyhole.learners.positions.placed import Asking, LinearPart, Placed, join_placed
 from keyhole.learners.positions.position_kind import falls_into_pairs, find_cap, find_relative_kind
 from keyhole.learners.positions.question_design import (
     COARSE_OVER,
     OVER,
     QuestionDesign,
+    Setting,
     design_questions,
     draw_displacements,
     make_score_form,
@@ -52,34 +59,13 @@ from keyhole.learners.positions.wide.wide_heads import (
     may_be_wide,
     measure_wide_heads,
 )
-from keyhole.models import AttentionLayer, Wiring
+from keyhole.models import AttentionLayer
 from keyhole.oracles import Counted
 from keyhole.oracles.base import read_imperfection
 
 ROUNDS = 2  # of further questions for heads that the first did not determine
 _ROUGH = 3e-3  # what odds may depart from a line by where some rows of heads are rough
 _SHARP = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What is known of a layer before its heads are.
-
-    Args:
-        wiring: norm, residual, positions and cap, as far as they are known.
-        displacements: entries of a table to learn.
-        longest: the longest sequence that may be asked.
-        searches: whether base, share and cap are looked for; the kind of positions too, where it is
-            None.
-        last: how large last tokens are, as a share of the radius of the ball; as the others are
-            when None.
-    """
-
-    wiring: Wiring
-    displacements: int
-    longest: int | None
-    searches: bool = False
-    last: float | None = None
 
 
 class Measuring:
@@ -108,7 +94,7 @@ class Measuring:
     ) -> None:
         self.oracle = oracle
         self.asking = asking
-        self.linear = linear
+        self.linear: LinearPart = linear
         self.whole = linear
         self.setting = setting
         self.wide = wide
@@ -166,28 +152,31 @@ class Measuring:
 
     def _measure_normed(self) -> MeasuredHeads:
         """Heads whose queries and keys have a norm of their own."""
-        if self._find_shared_values():
-            raise NormedScores
         with self.oracle.phase("split"):
-            V = split_normed_heads(
-                self.asking,
-                self.linear,
-                self.setting.wiring.positions,
-                longest=self.setting.longest,
-                rng=self.rng,
-            )
+            V = self._split_normed()
             self._look_for_kind(V)
             if self.setting.wiring.positions not in ("rope", "none"):
                 raise Unsplit
             self.form = self._make_form(V.shape[1])
         with self.oracle.phase("keys"):
-            heads = measure_normed_heads(
-                V, self.form, self.asking, self.linear, size=self.size, rng=self.rng
+            return measure_normed_heads(
+                V,
+                self.form,
+                self.asking,
+                self.linear,
+                size=self.size,
+                roundoff=self.roundoff,
+                rng=self.rng,
             )
-        maps = list_head_maps(heads, self.linear.M, self.asking.shown)
-        shared = share_gains([one.scores for one in maps], self.form)
-        maps = [replace(one, scores=scores) for one, scores in zip(maps, shared, strict=True)]
-        return MeasuredHeads(maps, [head.found for head in heads])
+
+    def _split_normed(self) -> Stack:
+        wiring, longest, rng = self.setting.wiring, self.setting.longest, self.rng
+        if (shared := self._find_shared_values()) is None:
+            kind = wiring.positions
+            return split_normed_heads(self.asking, self.linear, kind, longest=longest, rng=rng)
+        self._settle_residual(shared)
+        split = split_normed_by_kernel(self.asking, shared, wiring, longest=longest, rng=rng)
+        return self._take_shown(split)
 
     def _may_be_wide(self) -> bool:
         wiring, fine = self.setting.wiring, not is_coarse(self.roundoff)
@@ -259,7 +248,11 @@ class Measuring:
             last=self.setting.last,
             rng=self.rng,
         )
-        self.linear = linear.project(split.shown)
+        return self._take_shown(split)
+
+    def _take_shown(self, split: SharedSplit) -> Stack:
+        """Rows along those directions of answers that heads have."""
+        self.linear = self.linear.project(split.shown)
         self.asking = replace(self.asking, shown=split.shown)
         return split.V
 
@@ -344,17 +337,16 @@ class Measuring:
                 keys.append(asked)
                 groups.append(group)
             with self.oracle.phase("queries"):
-                count = math.ceil(share * design.query_questions)
-                queries.append(self._ask_placed(design, self._draw_last(count)))
+                queries += self._ask_queries(design, math.ceil(share * design.query_questions))
             for h, head in enumerate(heads):
-                if head is None or not head.found:
+                if needs_more(head, self.form, self.roundoff):
                     asked = AskedHead(keys, groups, queries, first)
                     heads[h] = measure_head(
                         V[h], asked, self.linear.M, self.form, roundoff=self.roundoff
                     )
-            found = [head is not None and head.found for head in heads]
+            wanting = [needs_more(head, self.form, self.roundoff) for head in heads]
             # Where no head is right, more questions of the same kind make none right.
-            if all(found) or not any(found):
+            if not any(wanting) or not any(head is not None and head.found for head in heads):
                 break
         return [head for head in heads if head is not None]
 
@@ -370,6 +362,16 @@ class Measuring:
         counts = counts[1:] if skip else counts
         group = np.repeat(np.arange(len(counts)), counts)
         return self._ask_placed(design, last[group]), group
+
+    def _ask_queries(self, design: QuestionDesign, count: int) -> list[Placed]:
+        """Questions with a last token each; half of them short where keys may be biased.
+
+        Among many zero tokens large biases leave few weights to read.
+        """
+        short = count // 2 if self.form.key_biased and self.form.cap is None else 0
+        brief = replace(design, length=design.tokens + 1)
+        asked = [self._ask_placed(design, self._draw_last(count - short))]
+        return asked + ([self._ask_placed(brief, self._draw_last(short))] if short else [])
 
     def assemble(self, heads: MeasuredHeads) -> AttentionLayer:
         """The layer, in the coordinates of tokens; gains and shifts are folded into its maps."""

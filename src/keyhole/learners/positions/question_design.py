@@ -25,6 +25,27 @@ _CAPPED_ZEROS = 8  # zero tokens that a capped score is told by
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of a layer before its heads are.
+
+    Args:
+        wiring: norm, residual, positions and cap, as far as they are known.
+        displacements: entries of a table to learn.
+        longest: the longest sequence that may be asked.
+        searches: whether base, share and cap are looked for; the kind of positions too, where it is
+            None.
+        last: how large last tokens are, as a share of the radius of the ball; as the others are
+            when None.
+    """
+
+    wiring: Wiring
+    displacements: int
+    longest: int | None
+    searches: bool = False
+    last: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class QuestionDesign:
     """Questions for keys and queries of heads of one size.
 
@@ -76,9 +97,13 @@ def make_score_form(
         columns = np.eye(far)[:, 1:]
     elif wiring.positions == "alibi":
         columns = -np.arange(float(far))[:, None]
-    eps = USUAL_EPS if wiring.eps is None else wiring.eps
-    head_eps = eps if wiring.qk_norm else None
+    head_eps = choose_head_eps(wiring) if wiring.qk_norm else None
     return ScoreForm(frequencies, columns, wiring.softcap, biased, bool(wiring.sinks), head_eps)
+
+
+def choose_head_eps(wiring: Wiring) -> float:
+    """The eps of norms of queries and keys: any serves, as maps are as large as it wants."""
+    return USUAL_EPS if wiring.eps is None else wiring.eps
 
 
 def _reach_far(frequencies: Vector, condition: float) -> int:

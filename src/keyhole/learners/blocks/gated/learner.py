@@ -52,8 +52,9 @@ from keyhole.learners.positions.layer_plans import (
     estimate_layer_queries,
     limit_layer_queries,
 )
-from keyhole.learners.positions.measuring import Measuring, Setting
+from keyhole.learners.positions.measuring import Measuring
 from keyhole.learners.positions.placed import Asking, LinearPart
+from keyhole.learners.positions.question_design import Setting
 from keyhole.learners.positions.wide.shift_split import WideSearch
 from keyhole.learners.verifying.questions import QUERIES
 from keyhole.models import AttentionLayer, Gated, Norm, TransformerBlock, Wiring

@@ -1,81 +1,30 @@
-r"""Telling heads apart by tokens without a value.
-
-Heads that share value maps leave $M = \sum_h A_h$ a kernel, which is that of all value maps. Where
-the last tokens are y in the kernel and an earlier one is $v + z$ with z in it too,
-
-$$F - b = \sum_h A_h v\, \sigma(\beta_h + a_h^\top(v + z))$$
-
-for every v and z, whatever the positions and biases are: z moves weights alone. Differences along
-z are $\sum_h c_h \sigma'_h a_h^\top z$ with $c_h = A_h v$, second ones $\sum_h c_h \sigma''_h
-(a_h^\top w)(a_h^\top z)$: the eigenvectors of one over the other are the $c_h$. Then directions are
-known that move the weight of one head alone, at every v: whatever they change is $A_h v$, and r
-tokens v span what head h answers. A fit of $(\beta_h, a_h)$, rows eliminated, ends it.
-"""
+"""Telling heads that share values apart: tries with last tokens of several sizes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
-from keyhole._arrays import EPS, Array, Float, Matrix, Stack, Vector
-from keyhole.learners.positions.grouped.sharing import solve_least_squares
-from keyhole.learners.positions.head_fit import is_coarse
-from keyhole.learners.positions.head_pencil import (
-    Moves,
-    Separated,
-    limit_scores,
-    sharpen_head,
+from keyhole._arrays import EPS
+from keyhole.learners.positions.grouped.kernel_try import (
+    BATCH,
+    TURNS,
+    KernelTry,
+    SharedSplit,
+    SplitLimits,
+    find_row_space,
 )
 from keyhole.learners.positions.head_split import NormedScores, Unsplit
 from keyhole.learners.positions.placed import Asking, LinearPart
 from keyhole.learners.positions.position_kind import are_scores_normed
 
-_RANK = 1e-9  # of the largest singular value: less is rounding
-_TURNS = 3  # directions of second differences that are tried before another y
-_APART = 3e-3  # of the largest eigenvalue, which differences of small steps do not blur
 _LENGTH = 8
-_STEP = 1e-3
-_COARSE_STEP = 0.08
-_COARSE_APART = 0.03
-_SIZES = (0.95, 0.95, 0.4, 0.1)  # of y, shares of the radius of the ball: large scores saturate
-_PART = 0.6
-_BATCH = 4
-_LEFT = 1e-6  # of answers, which a wrong head leaves
-_INDEPENDENT = 1e-4  # least singular value of all rows together
-_READABLE = 1e-4  # weights nearer to 0 or 1 are not read
-_ROUGH = 1e-3  # directions that rough weights do not tell
-_STEPS = 30
-_ODDS_STEPS = 6
+_SIZE = 0.95  # of y, a share of the radius of the ball
+_PAIR_SIZES = (0.95, 0.95, 0.95, 0.95, 0.4, 0.4, 0.1)  # large scores saturate
+_RETRIES = 4
 
 
 class Unshared(Unsplit):
     """Tokens without a value did not tell heads apart."""
-
-
-@dataclass(frozen=True, slots=True)
-class _SplitLimits:
-    """What rounding of answers allows.
-
-    Args:
-        rank: share of the largest singular value, below which others are rounding.
-        step: of second differences, as a share of the radius of the ball.
-        apart: share of the largest eigenvalue that others must differ by.
-        left: of answers, which a wrong head leaves.
-        coarse: whether answers are rounded to less than float64.
-    """
-
-    rank: float
-    step: float
-    apart: float
-    left: float
-    coarse: bool = False
-
-    @classmethod
-    def of(cls, roundoff: float) -> _SplitLimits:
-        if is_coarse(roundoff):
-            return cls(100.0 * roundoff, _COARSE_STEP, _COARSE_APART, 1e3 * roundoff, coarse=True)
-        return cls(_RANK, _STEP, _APART, _LEFT)
 
 
 def has_kernel(linear: LinearPart, roundoff: float) -> bool:
@@ -83,22 +32,9 @@ def has_kernel(linear: LinearPart, roundoff: float) -> bool:
 
     Shared maps leave half of the outputs at most; trained layers may not read a few inputs at all.
     """
-    share = _SplitLimits.of(roundoff).rank
+    share = SplitLimits.of(roundoff).rank
     left = len(find_row_space(linear.M, share))
     return left < min(linear.M.shape) and left <= len(linear.M) // 2
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class SharedSplit:
-    """Heads told apart.
-
-    Args:
-        V: rows of every head (heads x rank x directions).
-        shown: outputs x directions: an orthonormal basis of what answers lie in.
-    """
-
-    V: Stack
-    shown: Matrix
 
 
 def split_by_kernel(
@@ -126,218 +62,40 @@ def split_by_kernel(
         Unshared: no try told heads apart that explain their answers.
         NormedScores: the first did not, and queries and keys are normed.
     """
-    length = _LENGTH if longest is None else max(2, min(_LENGTH, longest))
-    limits = _SplitLimits.of(roundoff)
-    for size in _SIZES if last is None else [last] * len(_SIZES):
-        found = _KernelTry(asking, linear, length, size, limits, cap, rng).run()
+    limits = SplitLimits.of(roundoff)
+
+    def begin(length: int, size: float) -> KernelTry:
+        return KernelTry(asking, linear, length, size if last is None else last, limits, cap, rng)
+
+    found = begin(choose_length(longest), _SIZE).run()
+    if found is not None:
+        return found
+    # Further tries tell normed queries and keys no better.
+    if are_scores_normed(asking, rng=rng):
+        raise NormedScores
+    # Biases of keys part weights the less the fewer places there are.
+    tries = [begin(2, size) for size in _PAIR_SIZES]
+    for one in sorted(tries, key=KernelTry.see, reverse=True)[:_RETRIES]:
+        found = one.run()
         if found is not None:
             return found
-        # Further tries tell normed queries and keys no better.
-        if size == _SIZES[0] and are_scores_normed(asking, rng=rng):
-            raise NormedScores
     raise Unshared
+
+
+def choose_length(longest: int | None) -> int:
+    """Tokens of a question, fewer where no more may be asked."""
+    return _LENGTH if longest is None else max(2, min(_LENGTH, longest))
 
 
 def count_split_questions(outputs: int, heads: int) -> int:
     """What one try asks where the heads fill the outputs."""
-    points = (heads // _BATCH + 1) * _BATCH
+    points = (heads // BATCH + 1) * BATCH
     return points + 4 * (heads + 1) + (outputs // heads) * (heads + 1)
 
 
 def limit_split_questions(width: int, outputs: int) -> int:
     """The most that all tries ask, however many heads there are."""
     heads = min(width, outputs)
-    return len(_SIZES) * (heads + _BATCH + 4 * _TURNS * (heads + 1) + outputs + heads)
-
-
-@dataclass(eq=False, slots=True)
-class _KernelTry:
-    """One last token y, and all that is asked at it."""
-
-    asking: Asking
-    linear: LinearPart
-    length: int
-    size: float
-    limits: _SplitLimits
-    cap: float | None
-    rng: np.random.Generator
-    y: Vector = field(init=False)
-    kernel: Matrix = field(init=False)
-    valued: Matrix = field(init=False)
-    tokens: list[Matrix] = field(default_factory=list[Matrix], init=False)
-    answers: list[Matrix] = field(default_factory=list[Matrix], init=False)
-
-    def __post_init__(self) -> None:
-        rows = np.linalg.svd(self.linear.M)[2]
-        count = len(find_row_space(self.linear.M, self.limits.rank))
-        self.valued, self.kernel = rows[:count], rows[count:]
-        self.y = self.size * self._draw(self.kernel)
-
-    def _draw(self, basis: Matrix) -> Vector:
-        """A vector of the radius of the ball in a space."""
-        drawn = self.rng.normal(size=len(basis)) @ basis
-        return np.sqrt(basis.shape[1]) * drawn / np.linalg.norm(drawn)
-
-    def _ask(self, tokens: Matrix) -> Matrix:
-        """Answers where these tokens stand before the last ones, less the constant."""
-        n = np.tile(self.y, (len(tokens), self.length, 1))
-        n[:, -2] = tokens
-        answers = self.asking.ask(n) - self.linear.constant
-        self.tokens.append(tokens)
-        self.answers.append(answers)
-        return answers
-
-    def _list_asked(self) -> tuple[Matrix, Matrix]:
-        """All tokens that were asked, and the answers."""
-        return np.concatenate(self.tokens), np.concatenate(self.answers)
-
-    def run(self) -> SharedSplit | None:
-        """Rows of all heads, None where they do not explain the answers."""
-        v = _PART * self._draw(self.valued)
-        seen = self._see_heads(v)
-        if seen is None or len(seen) < 2:
-            return None
-        duals = self._find_duals(v, seen)
-        if duals is None:
-            return None
-        spans = self._span_heads(duals)
-        shown = find_row_space(self._list_asked()[1], self.limits.rank).T
-        heads, directions = len(seen), shown.shape[1]
-        if directions % heads:
-            return None
-        return self._sharpen(spans @ shown, directions // heads, shown)
-
-    def _see_heads(self, v: Vector) -> Matrix | None:
-        """What heads make of one v, a basis: as many rows as there are heads.
-
-        Moves in the kernel change weights alone, so that answers to them span no more.
-        """
-        answers = np.zeros((0, len(self.linear.M)))
-        while len(answers) < min(len(self.kernel), len(self.linear.M)) + _BATCH:
-            moved = [v + _PART * self._draw(self.kernel) for _ in range(_BATCH)]
-            answers = np.concatenate([answers, self._ask(np.stack(moved))])
-            space = find_row_space(answers, self.limits.rank)
-            if len(space) < len(answers):
-                return space
-        return None
-
-    def _find_duals(self, v: Vector, seen: Matrix) -> Matrix | None:
-        """Directions of the kernel that move the weight of one head each."""
-        size, heads = len(self.kernel), len(seen)
-        step = self.limits.step * np.sqrt(self.kernel.shape[1])
-        for _ in range(_TURNS):
-            turn = np.linalg.qr(self.rng.normal(size=(size, size)))[0][: heads + 1]
-            moves, slopes, bends = self._ask_bends(v, step * turn @ self.kernel)
-            slopes, bends = slopes @ seen.T, bends @ seen.T
-            # Where a group has more heads than a head is large, no direction moves one alone.
-            if len(find_row_space(slopes, self.limits.step**1.5)) < heads:
-                return None
-            mixed = _find_eigenvectors(solve_least_squares(slopes, bends).T, self.limits.apart)
-            if mixed is None:
-                continue
-            moved = np.linalg.solve(mixed, slopes.T)
-            if self.limits.coarse:
-                moved = self._sharpen_slopes(v, seen, moves, mixed)
-            if moved is not None:
-                duals = np.linalg.pinv(moved).T @ turn @ self.kernel
-                return duals / np.linalg.norm(duals, axis=1, keepdims=True)
-        return None
-
-    def _sharpen_slopes(
-        self, v: Vector, seen: Matrix, moves: Moves, mixed: Matrix
-    ) -> Matrix | None:
-        """Slopes of all heads along the frame, fitted; None where they leave too much."""
-        M = np.zeros((len(seen), moves.delta.shape[1]))
-        M[:, 0] = seen @ (self.linear.M @ v)
-        known = Moves(moves.delta, moves.answers @ seen.T)
-        fits = [_fit_rows(row[None], known, M, self.cap) for row in np.linalg.inv(mixed)]
-        sure = max(fit.left for fit in fits) < self.limits.left
-        return np.stack([fit.slope[1:] for fit in fits]) if sure else None
-
-    def _ask_bends(self, v: Vector, frame: Matrix) -> tuple[Moves, Matrix, Matrix]:
-        """First and second differences at v: along a frame, and along one direction of it too.
-
-        Returns:
-            The moves as (1, coordinates in the frame), first differences, and second ones.
-        """
-        w = self.rng.normal(size=len(frame))
-        w *= 0.5 / np.linalg.norm(w)
-        z = 0.5 * np.eye(len(frame))
-        at = np.concatenate([z + w, z - w, -z + w, -z - w])
-        answers = self._ask(v + at @ frame)
-        plus, minus, back, far = np.split(answers, 4)
-        moves = Moves(np.column_stack([np.ones(len(at)), at]), answers)
-        return moves, plus + minus - back - far, plus - minus - back + far
-
-    def _span_heads(self, duals: Matrix) -> Float[Array, "heads tokens outputs"]:
-        """What every head makes of some tokens v, as many as span it."""
-        heads, outputs = len(duals), len(self.linear.M)
-        far = _PART * np.sqrt(self.kernel.shape[1]) * duals
-        made: list[Matrix] = []
-        while len(made) < max(1, outputs // heads):
-            v = _PART * self._draw(self.valued)
-            answers = self._ask(np.concatenate([v[None], v + far]))
-            change = answers[1:] - answers[0]
-            made.append(change / np.linalg.norm(change, axis=1, keepdims=True))
-            # The first v spans too: where a further one adds nothing, the heads are spanned.
-            spanned = find_row_space(self._list_asked()[1], self.limits.rank)
-            if len(spanned) < heads * (len(made) + 1):
-                break
-        return np.stack(made, axis=1)
-
-    def _sharpen(self, spans: Stack, rank: int, shown: Matrix) -> SharedSplit | None:
-        """Rows that annul what all other heads answer, each head fitted by itself."""
-        if spans.shape[1] < rank:
-            return None
-        bases = [np.linalg.svd(span)[2][:rank] for span in spans]
-        dual = np.linalg.pinv(np.concatenate(bases)).T.reshape(len(bases), rank, -1)
-        M, tokens, answers = shown.T @ self.linear.M, *self._list_asked()
-        if self.cap is not None and self.linear.biased:
-            # A bias of keys adds to scores before the cap.
-            tokens = np.column_stack([tokens, np.ones(len(tokens))])
-            M = np.column_stack([M, np.zeros(len(M))])
-        moves = Moves(tokens, answers @ shown)
-        heads = [_fit_rows(V, moves, M, self.cap) for V in dual]
-        rows = np.concatenate([head.V for head in heads])
-        least = float(np.linalg.svd(rows, compute_uv=False)[-1])
-        if max(head.left for head in heads) < self.limits.left and least > _INDEPENDENT:
-            return SharedSplit(np.stack([head.V for head in heads]), shown)
-        return None
-
-
-def find_row_space(matrix: Matrix, share: float) -> Matrix:
-    """An orthonormal basis of what rows span but for a share of the largest, which is rounding."""
-    _, sizes, rows = np.linalg.svd(matrix, full_matrices=False)
-    return rows[: int((sizes > share * sizes[0]).sum())]
-
-
-def _find_eigenvectors(matrix: Matrix, share: float) -> Matrix | None:
-    """Eigenvectors in columns, None where eigenvalues are not real and apart."""
-    values, vectors = (np.asarray(part, dtype=np.complex128) for part in np.linalg.eig(matrix))
-    apart = np.abs(values[:, None] - values)[~np.eye(len(values), dtype=bool)]
-    real = float(np.abs(values.imag).max()) == 0.0
-    if not real or apart.min() < share * float(np.abs(values).max()):
-        return None
-    return vectors.real
-
-
-def _fit_rows(rough: Matrix, moves: Moves, M: Matrix, cap: float | None) -> Separated:
-    """One head fitted from rough rows, which read its weights first."""
-    rows = np.linalg.qr(rough.T)[0].T
-    values, made = moves.delta @ (rows @ M).T, moves.answers @ rows.T
-    shares = (values * made).sum(axis=1) / (values**2).sum(axis=1)
-    readable = (shares > _READABLE) & (shares < 1.0 - _READABLE)
-    odds = np.log(shares[readable] / (1.0 - shares[readable]))
-    beta, slope = _fit_odds(odds, moves.delta[readable], cap)
-    return sharpen_head(moves, M, rank=len(rows), beta=beta, slope=slope, steps=_STEPS, cap=cap)
-
-
-def _fit_odds(odds: Vector, delta: Matrix, cap: float | None) -> tuple[float, Vector]:
-    """Constant and slope of rough odds; the slope is that before the cap."""
-    beta, slope = 0.0, np.zeros(delta.shape[1])
-    for _ in range(1 if cap is None else _ODDS_STEPS):
-        scores, bent = limit_scores(delta @ slope, cap)
-        features = np.column_stack([np.ones(len(odds)), bent[:, None] * delta])
-        step = solve_least_squares(features, odds - beta - scores, rcond=_ROUGH)
-        beta, slope = beta + float(step[0]), slope + step[1:]
-    return beta, slope
+    see = heads + BATCH
+    finish = 4 * TURNS * (heads + 1) + outputs + heads
+    return (1 + len(_PAIR_SIZES)) * see + (1 + _RETRIES) * finish

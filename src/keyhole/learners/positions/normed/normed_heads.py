@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from keyhole._arrays import Array, Indices, Matrix, Stack
+from keyhole.learners.positions.grouped.sharing import MeasuredHeads, list_head_maps
 from keyhole.learners.positions.head_fit import FittedHead, fit_head
 from keyhole.learners.positions.head_split import Unsplit
 from keyhole.learners.positions.normed.normed_maps import (
@@ -20,6 +21,7 @@ from keyhole.learners.positions.normed.normed_maps import (
     solve_key_map,
     solve_query_map,
 )
+from keyhole.learners.positions.normed.shared_gains import share_gains
 from keyhole.learners.positions.placed import Asking, LinearPart, Placed
 from keyhole.learners.positions.question_design import OVER
 from keyhole.learners.positions.score_form import ScoreForm
@@ -63,9 +65,10 @@ def measure_normed_heads(
     linear: LinearPart,
     *,
     size: float,
+    roundoff: float,
     rng: np.random.Generator,
-) -> list[FittedHead]:
-    """Every head by itself, asked further where one does not explain its answers.
+) -> MeasuredHeads:
+    """The maps of heads that share gains, asked further where one does not explain its answers.
 
     Args:
         V: rows that read them.
@@ -73,6 +76,7 @@ def measure_normed_heads(
         asking: the target in coordinates of the ball.
         linear: what lone tokens are answered.
         size: of tokens, as a share of the radius of the ball.
+        roundoff: of the answers.
         rng: source of all tokens.
 
     Raises:
@@ -83,7 +87,7 @@ def measure_normed_heads(
         over = OVER * 1.5**k
         asked = _ask_questions(V.shape[1], form, asking, linear, over=over, size=size, rng=rng)
         try:
-            heads = [_fit_one(rows, asked, form, linear.M) for rows in V]
+            heads = [_fit_one(rows, asked, form, linear.M, roundoff) for rows in V]
         except Unsplit:
             # Few questions may leave sizes to rounding.
             continue
@@ -91,7 +95,10 @@ def measure_normed_heads(
             break
     if not heads:
         raise Unsplit
-    return heads
+    maps = list_head_maps(heads, linear.M, asking.shown)
+    shared = share_gains([one.scores for one in maps], form)
+    maps = [replace(one, scores=scores) for one, scores in zip(maps, shared, strict=True)]
+    return MeasuredHeads(maps, [head.found for head in heads])
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +176,13 @@ def _ask_questions(
     )
 
 
-def _fit_one(V: Matrix, asked: NormedQuestions, form: ScoreForm, M: Matrix) -> FittedHead:
+def _fit_one(
+    V: Matrix, asked: NormedQuestions, form: ScoreForm, M: Matrix, roundoff: float
+) -> FittedHead:
     keys = _solve_for_keys(V, asked, form, M)
     queries = _solve_for_queries(V, asked, keys, form, M)
-    return fit_head(join_maps(queries, keys, form), asked.asked, M, form)
+    start = join_maps(queries, keys, form)
+    return fit_head(start, asked.asked, M, form, roundoff=roundoff)
 
 
 def _solve_for_keys(V: Matrix, asked: NormedQuestions, form: ScoreForm, M: Matrix) -> NormedMap:
