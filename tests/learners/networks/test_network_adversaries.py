@@ -10,8 +10,10 @@ import pytest
 from keyhole import AbsAffine, Head, Local, ReluNet, Status, Verdict
 from keyhole.errors import BadAnswer
 from keyhole.learners.networks.deeper import has_deeper_bends
+from keyhole.learners.networks.kinks import Bends, Line, Noise, Unresolved
 from keyhole.learners.networks.kinks import is_smooth as bends_everywhere
 from keyhole.learners.networks.learner import Network
+from support.seeds import few
 
 D = 6
 
@@ -276,6 +278,25 @@ def test_narrow_ridges_come_back_at_a_rate():
             Network(most=256).run(Local(target), rng=np.random.default_rng(seed)).verdict
         )
     assert verdicts.count(Verdict.EXACT) >= 8
+
+
+def test_ridges_a_hundred_times_narrower_are_fitted_where_they_look_like_missing_ones():
+    exact = 0
+    for seed in few(24):
+        target = ridges(np.random.default_rng([seed, 79]), 8, 1e-4)
+        found = Network(most=256).run(Local(target), rng=np.random.default_rng(seed))
+        exact += found.verdict is Verdict.EXACT
+    assert exact >= 0.4 * len(few(24))
+
+
+def test_kinks_that_moved_past_all_samples_between_them_leave_a_line_unresolved():
+    line = Line(lambda x: x, np.zeros(1), np.ones(1))
+    t = np.array([0.2, 0.3])
+    places = np.array([-1.0, 0.1, 0.4, 1.0])
+    bends = Bends(line, Noise(1e-16, 1.0, 1.0), t, np.ones((3, 1)), places, places[:, None], t)
+    assert bends.value(0, 0.0) == pytest.approx(0.0)
+    with pytest.raises(Unresolved):
+        bends.value(1, 0.25)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

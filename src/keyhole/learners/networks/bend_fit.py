@@ -25,6 +25,7 @@ _SURER = 3e3  # the same with two outputs, whose jumps are not measured again
 _PARALLEL = 1e-3  # distance of unit jumps, up to a sign, that are parallel
 _STEPS = 6  # of moving the kinks
 _SETTLED = 1e-2  # of the roundings that a step could explain, when it is the last
+_MOVED = 1e-4  # of the distance of two kinks: a step from which on equations are new
 _RIDGE = 1e-14  # keeps the equations of kinks definite
 
 
@@ -235,16 +236,24 @@ def refine_bends(line: Line, noise: Noise, t: Vector, places: Vector, values: Ma
         check_own_time()
         pull = equations.pull(fit)
         step = equations.solve(pull)
+        moved = _has_moved(t, step)
         t = np.sort(t + step)
         region = fit.region
         fit = _fit_values(t, places, values, weight)
+        # The equations are new where kinks moved beside each other, or past a sample.
+        if moved or (fit.region != region).any():
+            equations = _set_kink_equations(fit)
         if float(pull @ step) <= _SETTLED * len(t) * noise.near(0.0) ** 2:
             break
-        # Kinks move little: their equations are new only where one passed a sample.
-        if (fit.region != region).any():
-            equations = _set_kink_equations(fit)
     bars = noise.near(0.0) * _measure_slope_bars(fit, equations, t)
     return Bends(line, noise, t, fit.slopes, places, values, bars)
+
+
+def _has_moved(t: Vector, step: Vector) -> bool:
+    """Whether a kink moved by more than a small share of its distance from the next."""
+    apart = np.diff(t)
+    steps = np.maximum(np.abs(step[1:]), np.abs(step[:-1]))
+    return bool((steps > _MOVED * apart).any())
 
 
 def _fit_straight(line: Line, noise: Noise, places: Vector, values: Matrix) -> Bends:

@@ -124,6 +124,9 @@ class Bends:
     def value(self, region: int, t: float) -> Vector:
         """The function at a place of a region, from the sample of that region nearest to it."""
         inside = np.flatnonzero(np.searchsorted(self.t, self.places) == region)
+        # Kinks that moved past all samples between them.
+        if not len(inside):
+            raise Unresolved
         at = inside[np.argmin(np.abs(self.places[inside] - t))]
         return self.values[at] + self.slopes[region] * (t - self.places[at])
 

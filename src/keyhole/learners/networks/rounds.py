@@ -32,6 +32,7 @@ from keyhole.learners.networks.polish import (
     sharpen_jumps,
 )
 from keyhole.learners.networks.whole_polish import (
+    find_narrow_ridges,
     fit_hyperplanes,
     is_worth_fitting,
     place_polishing_points,
@@ -42,6 +43,8 @@ Phase = Callable[[str], AbstractContextManager[None]]
 _FARTHEST = 3.0  # standard deviations that hundreds of answers vary by
 MISSING = 1e-7  # a larger error: hyperplanes are missing or wrong, and not only imprecise
 _RIDGED = 1e-5  # the same where hyperplanes are parallel: narrow ridges magnify errors
+_MAGNIFIED, _UNFITTED = 1e-6, 1e-2  # over the width of the narrowest, at most that
+_HELPED = 0.1  # of an error: what a fit of all hyperplanes leaves where none is missing
 _PAIRS = 2  # of opposite points at every radius: not both are where a unit is idle
 _WIDE = 512  # hidden units from which on a network is held to be finer
 _POLISHED = 0.07  # queries for polishing, as a share of those asked before
@@ -153,6 +156,8 @@ class Learning:
 
     def improve(self, turn: int, gap: float) -> None:
         """Another line while something large is missing, then only more precision."""
+        if turn > 0 and self._may_be_imprecise(gap) and self._fit_ridges(gap):
+            return
         if turn == 0 or gap > self.missing:
             self.add_line(0.0 if self.anchor is None else 1e-11)
             with self.task.phase("polish"):
@@ -160,6 +165,26 @@ class Learning:
         else:
             with self.task.phase("polish"):
                 self.refine(gap)
+
+    def _may_be_imprecise(self, gap: float) -> bool:
+        """Whether narrow ridges may magnify errors to one that looks like a missing hyperplane."""
+        if self.fitted or gap <= self.missing or not is_worth_fitting(self.model):
+            return False
+        radius = measure_typical_distance(self.model)
+        widths = [high - low for _, low, high in find_narrow_ridges(self.model, radius)]
+        narrowest = max(min(widths, default=radius) / radius, 1e-300)
+        return gap <= min(_MAGNIFIED / narrowest, _UNFITTED)
+
+    def _fit_ridges(self, gap: float) -> bool:
+        """Fit all hyperplanes together; whether that leaves far less, and no other line is due."""
+        before = self.model
+        with self.task.phase("polish"):
+            self.fit()
+        with self.task.phase("check"):
+            helped = self.check() <= _HELPED * gap
+        if not helped:
+            self.model = before
+        return helped
 
     def add_line(self, coarse: float) -> None:
         """Find what the model lacks along one more line, and add it."""
@@ -240,12 +265,13 @@ class Learning:
 
     def refine(self, gap: float) -> None:
         """Measure more hyperplanes again, and fit all of them where that was done before."""
-        if self.joined:
+        again = self.task.outputs < 3 and not self.refined
+        fits = not again and is_worth_fitting(self.model)
+        if self.joined and not fits:
             self.level()
             return
-        again = self.task.outputs < 3 and not self.refined
         self.refined = True
-        if again or not is_worth_fitting(self.model):
+        if not fits:
             self.fitted = not again
             few = int(_POLISHED * self.asked / self.price)
             if again and self.model.hidden < _WIDE:

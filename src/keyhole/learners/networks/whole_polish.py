@@ -108,14 +108,14 @@ def place_polishing_points(model: AbsAffine, radius: float, *, rng: np.random.Ge
         x[1::4] *= _FAR
     parts = [x]
     each = 2 * (d + 3) // m + 1
-    for n, low, high in _find_narrow_ridges(model, radius):
+    for n, low, high in find_narrow_ridges(model, radius):
         inside = radius * rng.normal(size=(each, d))
         aim = rng.uniform(low, high, size=each)
         parts.append(inside + (aim - inside @ n)[:, None] * n)
     return np.concatenate(parts)
 
 
-def _find_narrow_ridges(model: AbsAffine, radius: float) -> list[tuple[Vector, float, float]]:
+def find_narrow_ridges(model: AbsAffine, radius: float) -> list[tuple[Vector, float, float]]:
     """Normals of parallel hyperplanes that are close together, with both offsets."""
     ridges: list[tuple[Vector, float, float]] = []
     for group in find_parallel_groups(model.n):
