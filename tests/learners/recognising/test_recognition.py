@@ -13,7 +13,8 @@ from keyhole.learners.recognising.recognition import recognise
 from keyhole.learners.recognising.table import CLASSES, FINDINGS
 from keyhole.learners.registry import LEARNERS
 from keyhole.learners.verifying.rules import RULES, replay_witness
-from keyhole.models import Head, MultiHead, OneLayer, ReluNet
+from keyhole.models import Head, MultiHead, OneLayer, ReluNet, Wiring
+from keyhole.models.layers.random_layers import random_layer
 from keyhole.oracles import (
     Bounded,
     Budgeted,
@@ -134,6 +135,19 @@ def test_small_scores_of_two_heads_are_seen_whichever_output_shows_them_best():
         heads = MultiHead(1e-4 * rng.normal(size=(2, 6, 6)), rng.normal(size=(2, 6, 8)))
         labels.append(look(heads, seed=seed).label)
     assert labels.count("several heads") >= 39
+
+
+@pytest.mark.parametrize("positions", ["alibi", "table"])
+def test_order_is_seen_whatever_the_size_of_scores(positions):
+    """Far beyond the scale where scores act one token has all weight, and order changes nothing."""
+    labels = []
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        scale = 10 ** rng.uniform(-3, 3)
+        wiring = Wiring(positions=positions)
+        layer = random_layer(8, heads=2, wiring=wiring, scale=scale, rng=rng)
+        labels.append(look(layer, seed=seed).label)
+    assert labels.count("positions") >= 48
 
 
 def test_every_question_is_kept_with_its_answer():

@@ -12,7 +12,6 @@ from keyhole.learners.recognising.identities import Evidence
 _SEEN = 1e-4  # relative change of the answer per length of token by which scores show
 _CLEAR = 1e-6
 _WANTED = 0.7  # the score difference that is aimed at
-_CANCEL = 2.5  # how far weights 1/2 .. 1 cannot raise the answer per length of token
 _SATURATED = 6.0
 _HOPELESS = 30.0
 _CUT = 300.0
@@ -73,16 +72,15 @@ def _measure_rungs(evidence: Evidence, scales: list[float]) -> list[_Rung]:
 
 def _read_ladder(rungs: list[_Rung], sure: list[_Rung]) -> tuple[float, bool]:
     even = sure[0]
-    most = max(sure, key=lambda rung: rung.share)
+    # Read-outs that cancel show only once weights differ: at smaller scales there was nothing.
     faded = any(rung.noise < 0.5 * even.share for rung in rungs if rung.scale < even.scale)
-    # Read-outs that cancel show only once weights differ.
-    if faded or most.share > _CANCEL * even.share:
-        first = next(rung for rung in sure if rung.share > 0.5 * most.share)
-        return first.scale, True
+    before = 0.0 if faded else even.share
+    # Half of what a token of all weight would show, of one head and of several that cancel.
+    half = max(even.share, 0.5 * max(rung.share for rung in sure))
     for rung in rungs:
-        if rung.scale > even.scale:
-            change = abs(rung.share - even.share) / even.share
-            if change > _SEEN + (rung.noise + even.noise) / even.share:
+        if rung.scale > even.scale or (faded and rung is even):
+            change = abs(rung.share - before) / half
+            if change > _SEEN + (rung.noise + even.noise) / half:
                 return _aim(rung.scale, 2.0 * change), True
     # Weaker or sharper than the ladder reaches: only the sharp ones need another scale.
     clear = [rung for rung in sure if rung.noise < _CLEAR * rung.share]
