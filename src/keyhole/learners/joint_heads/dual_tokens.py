@@ -58,6 +58,11 @@ class DualTokens:
     unread: Matrix = field(init=False)
     values: Vector = field(init=False)
 
+    @property
+    def coarse(self) -> bool:
+        """Whether answers are coarser than float64."""
+        return self.pairs.lone.coarse
+
     def __post_init__(self) -> None:
         with pin_one_thread():
             inverse = np.asarray(np.linalg.pinv(self.V), dtype=np.float64).T

@@ -38,10 +38,21 @@ class LoneTokens:
     Args:
         c: the constant.
         B: the sum of the residual and all read-outs.
+        roundoff: largest relative rounding of answers.
     """
 
     c: Vector
     B: Matrix
+    roundoff: float = EPS
+
+    @property
+    def coarse(self) -> bool:
+        """Whether answers are coarser than float64."""
+        return self.roundoff > EPS
+
+    def allow(self, share: float, roundings: float) -> float:
+        """A share that is nothing beside float64, or so many roundings of coarser answers."""
+        return max(share, roundings * self.roundoff)
 
     def answer(self, y: Matrix) -> Matrix:
         """What each token of `y` answers alone."""
@@ -128,4 +139,9 @@ def measure_rounding(pairs: HardPairs, size: float) -> float:
     """Norm of the rounding of G, where its values are of the given size."""
     lone = pairs.lone
     constant = float(np.linalg.norm(lone.c)) / pairs.length
-    return EPS * (size + float(np.linalg.norm(lone.B)) + constant)
+    return lone.roundoff * (size + float(np.linalg.norm(lone.B)) + constant)
+
+
+def measure_grain(lone: LoneTokens, values: Matrix, move: float) -> float:
+    """What rounding of coarse answers adds to a change of such values per unit of move."""
+    return lone.roundoff * float(np.abs(values).max()) / move if lone.coarse else 0.0

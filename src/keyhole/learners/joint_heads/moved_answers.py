@@ -86,8 +86,8 @@ class MovedAnswers:
         steps = self.switches.jumps
         return self.relations is not None and len(steps) < steps.shape[1]
 
-    def ask(self) -> None:
-        """Ask until every direction is told.
+    def ask(self) -> float:
+        """Ask until every direction is told; the shortest move that was made.
 
         Raises:
             Unseparated: no move, however short, tells what the heads do.
@@ -101,7 +101,7 @@ class MovedAnswers:
             unclear = ~self._take(open_, move)
             open_ = unclear | self._find_redundant()
             if not open_.any():
-                return
+                return float(np.abs(move).min(initial=np.inf))
             # What is unclear gets clear with shorter moves, what is mixed or flipped the other way.
             shorter = (unclear & self.told) | (move < 0)
             by = _CLEARER if self.told else _SHORTER

@@ -17,15 +17,18 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack, Vector, pin_one_thread
-from keyhole.learners.joint_heads.hard_pairs import HardPairs, Unseparated
+from keyhole.learners.joint_heads.hard_pairs import HardPairs, Unseparated, measure_grain
 from keyhole.learners.joint_heads.moved_answers import MovedAnswers, Relations
-from keyhole.learners.joint_heads.switching_heads import Switches, solve_signs
+from keyhole.learners.joint_heads.switching_heads import SIGN, Switches, solve_signs
 
 _RANK = 1e-9  # of the largest singular value of a read-out: what is below is rounding
 _FIRST = 3  # moves made at once
 FEW = 5  # moves after which it pays to ask heads one by one
 _SPARE = 1  # moves beyond the largest rank that show it
 _UNEVEN = 0.02  # smallest singular value kept, over the largest, below which more moves help
+_ABOVE = 8.0  # of what rounding adds, from which on singular values of coarse rows count
+_UNSURE = 2.0**15  # roundings of coarse answers by which a solved sign may be off
+_COARSE_CONDITION = 100.0  # the next where answers are coarse
 _CONDITION = 3e3  # of the row spaces side by side, at which they still tell read-outs apart
 
 
@@ -90,6 +93,11 @@ class Moves(Protocol):
         """V_h^T z up to sign: heads by moves by outputs."""
         ...
 
+    @property
+    def grain(self) -> float:
+        """What rounding of coarse answers adds to a number of the changes; 0 beside float64."""
+        ...
+
     def make(self, count: int) -> None:
         """Move x along so many more directions."""
         ...
@@ -118,6 +126,7 @@ class PlateauMoves:
         self.relations = relations
         self.directions = directions
         self.slopes = np.zeros((switches.heads + 1, 0, switches.plateaus.shape[1]))
+        self.shortest = np.inf
 
     @property
     def routed(self) -> bool:
@@ -133,13 +142,18 @@ class PlateauMoves:
         """Move x along so many more directions."""
         Z = self.directions[self.count : self.count + count]
         moved = MovedAnswers(self.pairs, self.switches, self.relations.asked, Z, self.relations)
-        moved.ask()
+        self.shortest = min(self.shortest, moved.ask())
         self.slopes = np.concatenate([self.slopes, moved.complete(self.relations)], axis=1)
 
     @property
     def changes(self) -> Stack:
         """Changes of the steps: V_h^T z up to sign."""
         return np.diff(self.slopes, axis=0)
+
+    @property
+    def grain(self) -> float:
+        """What rounding of coarse answers adds to a number of the changes; 0 beside float64."""
+        return measure_grain(self.pairs.lone, self.switches.plateaus, self.shortest)
 
     def measure_sum(self) -> Matrix:
         """The sum of all read-outs, from both ends of the half circle: every head is on at one."""
@@ -169,7 +183,8 @@ class PlateauMoves:
         ends = slopes[0] + slopes[-1]
         signs = self.switches.signs
         if signs is None:
-            signs = solve_signs(changes.reshape(len(changes), -1), ends.ravel())
+            distance = self.pairs.lone.allow(SIGN, _UNSURE)
+            signs = solve_signs(changes.reshape(len(changes), -1), ends.ravel(), distance)
         if signs is None:
             raise Unseparated("Two heads are mirror images, or a head with W = 0 acts.")
         V = signs[:, None, None] * changes
@@ -204,7 +219,7 @@ def measure_readouts(
 
 def _are_dependent(moves: Moves) -> bool:
     """Whether the read-outs have more rows than there are outputs."""
-    ranks = sum(_find_rank(rows) for rows in _list_known_rows(moves))
+    ranks = sum(_find_rank(rows, moves.grain) for rows in _list_known_rows(moves))
     return ranks > moves.changes.shape[2]
 
 
@@ -231,10 +246,16 @@ def _list_known_rows(moves: Moves) -> list[Matrix]:
     ]
 
 
-def _find_rank(rows: Matrix) -> int:
+def _find_rank(rows: Matrix, grain: float) -> int:
     with pin_one_thread():
-        values = np.linalg.svd(rows, compute_uv=False)
-    return int((values > _RANK * values[0]).sum())
+        values: Vector = np.linalg.svd(rows, compute_uv=False).astype(np.float64)
+    return _count_values(values, rows, grain)
+
+
+def _count_values(values: Vector, rows: Matrix, grain: float) -> int:
+    """How many singular values are more than rounding."""
+    noise = _ABOVE * grain * float(np.sqrt(max(rows.shape)))
+    return int((values > max(_RANK * values[0], noise)).sum())
 
 
 def _find_row_spaces(moves: Moves) -> list[Matrix] | None:
@@ -248,9 +269,13 @@ def _find_row_spaces(moves: Moves) -> list[Matrix] | None:
     for rows in _list_known_rows(moves):
         with pin_one_thread():
             _, values, right = np.linalg.svd(rows, full_matrices=False)
-        rank = int((values > _RANK * values[0]).sum())
+        rank = _count_values(values, rows, moves.grain)
         spare = len(rows) - rank
-        if spare < _SPARE or (values[rank - 1] < _UNEVEN * values[0] and spare <= _SPARE):
+        if (
+            rank == 0
+            or spare < _SPARE
+            or (values[rank - 1] < _UNEVEN * values[0] and spare <= _SPARE)
+        ):
             return None
         spaces.append(right[:rank])
     return spaces
@@ -262,12 +287,13 @@ def _choose_alone(moves: Moves, spaces: list[Matrix]) -> list[int] | None:
     None where that saves nothing.
     """
     alone: list[int] = []
+    most = _COARSE_CONDITION if moves.pairs.lone.coarse else _CONDITION
     while True:
         rest = [at for at in range(len(spaces)) if at not in alone]
         with pin_one_thread():
             left, values, _ = np.linalg.svd(np.concatenate([spaces[at] for at in rest]))
         few = left.shape[0] == len(values)
-        if few and values[-1] * _CONDITION >= values[0]:
+        if few and values[-1] * most >= values[0]:
             return alone
         if not moves.routed or len(rest) <= 2:
             return None

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from keyhole._arrays import EPS, Matrix, Stack, Vector, pin_one_thread, rms
+from keyhole._arrays import Matrix, Stack, Vector, pin_one_thread, rms
 from keyhole.learners.base import Jumps
 from keyhole.learners.joint_heads.dual_tokens import DualTokens
 from keyhole.learners.joint_heads.hard_pairs import (
@@ -36,7 +36,7 @@ from keyhole.learners.joint_heads.one_output.combination import (
     solve_all_readouts,
 )
 from keyhole.learners.joint_heads.routed_moves import RoutedMoves, find_routes
-from keyhole.learners.joint_heads.score_columns import ScoreColumns, measure_score_matrices
+from keyhole.learners.joint_heads.score_columns import ScoreColumns, complete_columns, start_columns
 from keyhole.learners.joint_heads.score_lengths import Scores, ScoreSizes
 from keyhole.learners.joint_heads.shared_answers import JointScores
 from keyhole.learners.joint_heads.soft_pairs import SoftPairs, find_soft_answer, split_product
@@ -46,6 +46,7 @@ from keyhole.models import MultiHead
 from keyhole.oracles import Counted
 
 _RESIDUAL = 1e-9  # of the plateaus: where lone tokens differ by more, something passes the heads
+_MANY = 2.0**8  # roundings of coarse answers that count as none
 _LEAST = 1e-9  # a score that is looked for, at least
 _SPARE = 2  # coordinates that no head reads, from which on one head of two is turned away
 _BIASED = 1e-11  # of the plateaus: a departure from the even mean at y = 0
@@ -91,6 +92,12 @@ class Separated:
         if routes is None:
             return moves
         return RoutedMoves(self.pairs, switches, routes, self.residual, moves.directions)
+
+    def read_heads(self, rng: np.random.Generator) -> Readouts:
+        """Read-outs of all heads."""
+        moves = self.start_moves(rng)
+        route = partial(self.route_moves, rng=rng)
+        return measure_readouts(moves, route, residual=self.residual, even=not self.biased)
 
     @property
     def biased(self) -> bool:
@@ -163,18 +170,13 @@ def _take_steps(
     if seen.switches.heads > len(lone.c) > 1:
         return _read_one_combination(oracle, lone, rng, misfit, progress)
     with oracle.phase("readouts"):
-        readouts = measure_readouts(
-            seen.start_moves(rng),
-            partial(seen.route_moves, rng=rng),
-            residual=seen.residual,
-            even=not seen.biased,
-        )
-        progress.readouts = readouts
+        readouts = progress.readouts = seen.read_heads(rng)
     with oracle.phase("measure"):
         scores, sizes = _choose_scores(oracle, lone, readouts, seen.sizes, misfit, rng)
         columns = progress.columns = ScoreColumns.random(scores, oracle.width, rng)
         guess = len(lone.c) // seen.switches.heads
-        W = measure_score_matrices(columns, sizes, guess, rng=rng)
+        start_columns(columns, sizes)
+        W = complete_columns(columns, guess, rng=rng)
     return assemble_model(lone, readouts, W, columns.h), _place_jumps(seen.switches, W)
 
 
@@ -214,7 +216,7 @@ def _choose_scores(
 ) -> tuple[Scores, ScoreSizes]:
     """What measures scores, and their sizes: one output shows few heads at a time, many all."""
     if len(lone.c) > 1:
-        tokens = choose_token_groups(readouts.V, rng)
+        tokens = choose_token_groups(readouts.V, rng, coarse=lone.coarse)
         scores = JointScores(oracle, lone, tokens, readouts.V, readouts.idle)
         scores.misfit = max(scores.misfit, misfit)
         return scores, sizes
@@ -239,13 +241,13 @@ def separate_heads(
     # At y = 0 only a score bias moves a softmax from the even mean.
     a, b = split_product(product)
     still = soft.ask(circle.x, 0.0 * circle.x, a, b)
-    hidden = _BIASED * scan.size + 64 * EPS * float(np.abs(lone.c).max()) / b
+    rounding = 64 * lone.roundoff * float(np.abs(lone.c).max()) / b
+    hidden = lone.allow(_BIASED, _MANY) * scan.size + rounding
     biased = not np.abs(still - scan.ends.mean(axis=0)).max() <= hidden
     sizes = _guess_sizes(switches, scan, g, still if biased else None, product)
     gap = np.abs(scan.ends.sum(axis=0) - circle.x @ lone.B).max()
-    return Separated(
-        scan.pairs, switches, sizes, bool(gap > _RESIDUAL * scan.size), soft, still, (a, b)
-    )
+    residual = bool(gap > lone.allow(_RESIDUAL, _MANY) * scan.size)
+    return Separated(scan.pairs, switches, sizes, residual, soft, still, (a, b))
 
 
 def _guess_sizes(

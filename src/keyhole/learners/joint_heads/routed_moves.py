@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import Mask, Matrix, Stack, Vector, pin_one_thread
-from keyhole.learners.joint_heads.hard_pairs import HardPairs, Unseparated
+from keyhole.learners.joint_heads.hard_pairs import HardPairs, Unseparated, measure_grain
 from keyhole.learners.joint_heads.soft_pairs import SoftPairs
 from keyhole.learners.joint_heads.switching_heads import Switches
 
@@ -143,6 +143,11 @@ class RoutedMoves:
     def count(self) -> int:
         """Moves made so far."""
         return self.changes.shape[1]
+
+    @property
+    def grain(self) -> float:
+        """What rounding of coarse answers adds to a number of the changes; 0 beside float64."""
+        return measure_grain(self.pairs.lone, self.routes.base, float(self.routes.moves.min()))
 
     def make(self, count: int) -> None:
         """Move x along so many more directions."""

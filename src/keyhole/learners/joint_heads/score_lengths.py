@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from keyhole._arrays import Matrix, Stack
+from keyhole.learners.joint_heads.hard_pairs import Unseparated
 from keyhole.learners.joint_heads.soft_pairs import split_product
 
 TARGET = 0.9  # root-mean-square score difference aimed at
@@ -34,7 +35,13 @@ class ScoreSizes:
     bias: float = 0.0
 
     def choose_lengths(self) -> Lengths:
-        """Lengths at which scores have the size aimed at; a column about as large as a bias."""
+        """Lengths at which scores have the size aimed at; a column about as large as a bias.
+
+        Raises:
+            Unseparated: no score was seen beside the bias.
+        """
+        if self.column == 0.0:
+            raise Unseparated("Score biases outweigh all that the last token does.")
         plain = Lengths(*split_product(TARGET / self.column))
         if self.bias == 0.0:
             return plain
@@ -52,6 +59,11 @@ class Scores(Protocol):
     """What measures vectors a W_h y + h_h of all heads at given lengths."""
 
     lengths: Lengths
+
+    @property
+    def coarse(self) -> bool:
+        """Whether answers are coarser than float64."""
+        ...
 
     @property
     def heads(self) -> int:

@@ -7,7 +7,7 @@ head. Lengths are chosen so that these have a root mean square of 0.9: accuracy 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,17 +20,25 @@ from keyhole.learners.joint_heads.balanced_tokens import (
 )
 from keyhole.learners.joint_heads.hard_pairs import LoneTokens, Unseparated
 from keyhole.learners.joint_heads.score_lengths import Lengths
-from keyhole.learners.joint_heads.token_groups import Group, TokenGroups, make_group
-from keyhole.oracles import Counted
+from keyhole.learners.joint_heads.token_groups import (
+    Group,
+    TokenGroups,
+    list_reading_blocks,
+    make_group,
+)
+from keyhole.oracles import Oracle
 
 _LARGEST = 5.0  # a score difference beyond which tokens are asked again, shorter
-_AIM = 3.5  # the largest they should have
+_COARSE_LARGEST = 3.5  # the same where answers are coarse: few digits are left of a small share
+_AIM = 0.7  # of that, the largest they should have
 _BEYOND = 64.0  # what stands for one that is not to be read
 _FIRST = 3  # last tokens that tell how long x may be
 _ROUNDS = 12  # of asking again
+_MANY = 2.0**14  # roundings of coarse answers that no shares explain, as read-outs are off
 _MISFIT = 1e-6  # of an answer: what no shares explain
 _BATCH = 1 << 21  # numbers per call
 _CONDITION = 2e4  # of the solves for shares and for coordinates along a range, together
+_COARSE_CONDITION = 500.0  # the same where answers are coarse
 _STEPS = 100  # of descent
 
 
@@ -39,7 +47,7 @@ class JointScores:
     """Forms x . (a W_h y + h_h) of all heads.
 
     Args:
-        oracle: the black box, counting.
+        oracle: the black box.
         lone: what lone tokens told.
         tokens: groups of tokens x.
         V: read-outs of all heads but one with W = 0.
@@ -47,7 +55,7 @@ class JointScores:
         misfit: of an answer, what no shares may explain.
     """
 
-    oracle: Counted
+    oracle: Oracle
     lone: LoneTokens
     tokens: TokenGroups
     V: Stack
@@ -57,9 +65,26 @@ class JointScores:
     steepest: tuple[float, float] = field(default=(0.0, 0.0), init=False)
 
     @property
+    def coarse(self) -> bool:
+        """Whether answers are coarser than float64."""
+        return self.lone.coarse
+
+    @property
+    def largest(self) -> float:
+        """The largest score difference that is read."""
+        return _COARSE_LARGEST if self.coarse else _LARGEST
+
+    @property
     def heads(self) -> int:
         """How many heads there are, but one with W = 0."""
         return len(self.V)
+
+    def renew(self, V: Stack) -> None:
+        """Read answers by other read-outs, as if nothing had been asked yet."""
+        self.V = V
+        groups = tuple(make_group(V, group.X) for group in self.tokens.groups)
+        self.tokens = replace(self.tokens, groups=groups, blocks=list_reading_blocks(V)[1])
+        self.steepest = (0.0, 0.0)
 
     def measure_columns(self, Y: Matrix) -> Stack:
         """Vectors a W_h y + h_h: rows of Y by heads by width."""
@@ -89,7 +114,8 @@ class JointScores:
             start = self.tokens.basis[: max(rank, count * most - most // 4)]
             X = balance_groups(start, most, blocks, along, _STEPS)
             condition = max(measure_condition(part, [self.V]) for part in cut_evenly(X, most))
-            if condition * measure_condition(X, along) <= _CONDITION:
+            most_lost = _COARSE_CONDITION if self.coarse else _CONDITION
+            if condition * measure_condition(X, along) <= most_lost:
                 return np.broadcast_to(X, (self.heads, *X.shape))
         return None
 
@@ -112,7 +138,7 @@ class JointScores:
         # Where nothing is known of how steep scores are the first few tell it for all others.
         first = 0 if self.steepest[0] == self.lengths.a else min(_FIRST, len(Y))
         many = max(1, _BATCH // ((size + 1) * width))
-        cuts = [0, *range(first, len(of), many), len(of)]
+        cuts = sorted({0, *range(first, len(of), many), len(of)})
         parts = [
             self._fill(groups, of[start:end], Y[row[start:end]]) for start, end in pairwise(cuts)
         ]
@@ -129,22 +155,28 @@ class JointScores:
                 return forms
             logits = self._ask(groups, of[left], self.lengths.a * Y[left], b[left])
             largest = np.abs(logits).max(axis=(1, 2))
-            good = largest <= _LARGEST
+            good = largest <= self.largest
             done = left[good]
             forms[done] = logits[good] / b[done, None, None]
             self._note_steepest(largest / b[left])
             left = left[~good]
             # A share outside 0 and 1 is no measure of how much too long the tokens were.
-            shrink = _AIM / np.where(np.isfinite(largest[~good]), largest[~good], _BEYOND)
-            b[left] *= shrink
+            shrink = (
+                _AIM * self.largest / np.where(np.isfinite(largest[~good]), largest[~good], _BEYOND)
+            )
+            b[left] = self._settle(b[left] * shrink)
         raise Unseparated("Shares of the heads lie outside 0 and 1 at every length.")
 
     def _choose_length(self) -> float:
         """The length of x given, or one at which the steepest score seen is still read."""
         a, steepest = self.steepest
-        if a != self.lengths.a or steepest * self.lengths.b <= _AIM:
+        if a != self.lengths.a or steepest * self.lengths.b <= _AIM * self.largest:
             return self.lengths.b
-        return _AIM / steepest
+        return float(self._settle(np.full(1, _AIM * self.largest / steepest))[0])
+
+    def _settle(self, lengths: Vector) -> Vector:
+        """Lengths; of coarse answers the next half powers of two, alike when read anew."""
+        return 2.0 ** (np.floor(2.0 * np.log2(lengths)) / 2.0) if self.coarse else lengths
 
     def _note_steepest(self, slopes: Vector) -> None:
         """Largest scores per length of x at the present length of y, as far as they were read."""
@@ -178,7 +210,8 @@ class JointScores:
         """
         shares = E @ group.reader
         misfit = np.abs(E - shares @ group.rows).max(axis=1)
-        if (misfit > self.misfit * (np.abs(group.rows).max() + size)).any():
+        most = self.lone.allow(self.misfit, _MANY)
+        if (misfit > most * (np.abs(group.rows).max() + size)).any():
             raise Unseparated("An answer has a part that no shares of these heads explain.")
         return read_share_logits(shares.reshape(len(E), self.heads, len(group.X)))
 

@@ -29,6 +29,7 @@ from keyhole.oracles import Counted
 
 _GRID = 5  # angles asked first, both ends included
 _JUMP = 2.0**12  # roundings of G above which two values are two plateaus
+_MANY = 2.0**8  # roundings of coarse answers that add up in a sum of steps
 MISFIT = 1e-9  # of the largest plateau: a part of a soft answer in no single jump
 _NARROW = 1e-5  # an interval in which two heads that switch are not told apart
 _FINE = 8e-3  # the same where outputs do not tell whether one head switches in an interval
@@ -36,7 +37,8 @@ _ZERO = 1e-12  # of the largest singular value of steps: what is below is roundi
 _MOST_SEARCHED = 12  # heads whose signs are tried one by one
 _SUM = 1e-11  # of the largest step: a sum that is right to rounding
 _HARD = 8.0  # a score difference that counts for all larger ones
-_SIGN = 1e-6  # distance of a solved sign from 1 or -1
+SIGN = 1e-6  # distance of a solved sign from 1 or -1
+_UNSURE = 2.0**15  # the same in roundings of coarse answers
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -133,6 +135,7 @@ class Scan:
         """Whether a soft answer is a sum of shares of the steps seen, up to a misfit."""
         away = soft - self.values[0]
         shares = away @ np.linalg.pinv(self.steps, rcond=_ZERO)
+        misfit = self.pairs.lone.allow(misfit, _MANY)
         return float(np.abs(away - shares @ self.steps).max()) <= misfit * self.size
 
     def separate(self, soft: Vector, misfit: float = MISFIT) -> None:
@@ -177,16 +180,15 @@ class Scan:
         nothing = np.zeros(plateaus.shape[1])
         steps = np.diff(plateaus, axis=0)
         whole = plateaus[0] + plateaus[-1]
-        # With as many steps as outputs any sum is one of steps: only signs are few enough to try.
         few = len(steps) >= plateaus.shape[1]
-        signs = search_signs(steps, whole) if few else solve_signs(steps, whole)
+        signs = self._find_signs(steps, whole)
         if signs is not None:
             return signs, nothing
         first = self.circle.at(np.zeros(1))
         lean = self.pairs.ask(self.circle.x[None], first, copies=2)[0] - plateaus[0]
         # A plain mean of three tokens gives the two copies 2/3, one of two gives 1/2.
         idle = 6.0 * lean
-        signs = search_signs(steps, whole - idle) if few else solve_signs(steps, whole - idle)
+        signs = self._find_signs(steps, whole - idle)
         # Moves of x may tell later what one x does not.
         if signs is None and few:
             return None, nothing
@@ -194,19 +196,29 @@ class Scan:
             raise Unseparated("Two heads are mirror images, or a head with W = 0 has a score bias.")
         return signs, idle
 
+    def _find_signs(self, steps: Matrix, whole: Vector) -> Vector | None:
+        allow = self.pairs.lone.allow
+        # With as many steps as outputs any sum is one of steps: only signs are few enough to try.
+        if len(steps) >= steps.shape[1]:
+            return search_signs(steps, whole, allow(_SUM, _MANY))
+        return solve_signs(steps, whole, allow(SIGN, _UNSURE))
 
-def solve_signs(steps: Matrix, whole: Vector) -> Vector | None:
-    """Signs with which the steps add up to the whole, or None where none do."""
+
+def solve_signs(steps: Matrix, whole: Vector, distance: float) -> Vector | None:
+    """Signs with which the steps add up to the whole, solved to a distance, or None."""
     solved = whole @ np.linalg.pinv(steps, rcond=_ZERO)
     signs = np.where(solved < 0, -1.0, 1.0)
-    return signs if float(np.abs(solved - signs).max()) <= _SIGN else None
+    return signs if float(np.abs(solved - signs).max()) <= distance else None
 
 
-def search_signs(steps: Matrix, whole: Vector) -> Vector | None:
-    """The one choice of signs with which the steps add up to the whole, or None."""
+def search_signs(steps: Matrix, whole: Vector, share: float) -> Vector | None:
+    """The one choice of signs with which the steps add up to the whole, or None.
+
+    The sum may be off by a share of the largest step.
+    """
     if len(steps) > _MOST_SEARCHED:
         return None
     choices = np.array(list(product((-1.0, 1.0), repeat=len(steps))))
     misfits = np.abs(choices @ steps - whole).max(axis=1)
-    right = choices[misfits <= _SUM * np.abs(steps).max()]
+    right = choices[misfits <= share * np.abs(steps).max()]
     return right[0] if len(right) == 1 else None

@@ -23,9 +23,11 @@ from keyhole.learners.joint_heads.balanced_tokens import (
 from keyhole.learners.joint_heads.hard_pairs import Dependent
 
 _CONDITION = 1e3  # of the solve for shares: what is lost of sixteen digits
+_COARSE_CONDITION = 100.0  # the same of seven digits
 _SPACES = 1e9  # of the spaces side by side, from which on they count as dependent
 _RANK = 1e-9  # of the largest singular value of a read-out: what is below is rounding
 _STEPS = 60
+_MANY = 16  # tokens of a full group, which in wide layers is conditioned badly
 _WORST = 1e4  # a condition beyond which even single tokens are not told apart
 
 
@@ -55,8 +57,8 @@ class TokenGroups:
     most: int
 
 
-def choose_token_groups(V: Stack, rng: np.random.Generator) -> TokenGroups:
-    """Groups as large as can be read.
+def choose_token_groups(V: Stack, rng: np.random.Generator, *, coarse: bool = False) -> TokenGroups:
+    """Groups as large as can be read from exact answers, or from coarse ones.
 
     Raises:
         Dependent: not even one token at a time tells the shares of all heads.
@@ -65,17 +67,20 @@ def choose_token_groups(V: Stack, rng: np.random.Generator) -> TokenGroups:
     with pin_one_thread():
         ranks, blocks = list_reading_blocks(V)
         size = most = max(1, min(outputs // heads, min(ranks), width))
+        if coarse and size >= _MANY:
+            size -= size // 8
         basis = np.linalg.qr(rng.normal(size=(width, width)))[0].T
         while True:
             basis = balance_basis(basis, size, blocks, _STEPS)
             condition = max(measure_condition(X, [V]) for X in cut_evenly(basis, size))
-            if condition <= (_CONDITION if size > 1 else _WORST):
+            if condition <= (_WORST if size == 1 else _COARSE_CONDITION if coarse else _CONDITION):
                 break
             if size == 1:
                 raise Dependent("The answers do not tell the shares of all heads apart.")
-            size -= max(1, size // 16)
+            size -= max(1, size // (8 if coarse else 16))
     groups = tuple(make_group(V, X) for X in cut_evenly(basis, size))
-    return TokenGroups(basis, groups, blocks, most)
+    # Spaces that nearly depend spoil full groups of any tokens where digits are few.
+    return TokenGroups(basis, groups, blocks, size if coarse else most)
 
 
 def list_reading_blocks(V: Stack) -> tuple[list[int], list[Stack]]:

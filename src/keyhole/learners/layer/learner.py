@@ -27,9 +27,10 @@ from keyhole._arrays import EPS, Matrix, Stack
 from keyhole.errors import BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
 from keyhole.learners.base import Plan, Recovery, Status
+from keyhole.learners.coarse_heads.two_readings import can_read_coarsely, recover_heads_at_once
 from keyhole.learners.joint_heads import hard_pairs
 from keyhole.learners.joint_heads.hard_pairs import LoneTokens
-from keyhole.learners.joint_heads.road import Progress, recover_heads_jointly
+from keyhole.learners.joint_heads.road import Progress
 from keyhole.learners.layer.crossings import renew_spaces
 from keyhole.learners.layer.flips import (
     Dependent,
@@ -169,7 +170,8 @@ class _LayerSession:
             return self._conclude(None, ending)
 
     def _attempts(self, readout: Readout) -> Recovery[MultiHead]:
-        if self.imperfection.perfect and not readout.blind:
+        fine = self.imperfection.perfect or can_read_coarsely(self.imperfection, len(readout.c))
+        if fine and not readout.blind:
             found = self._attempt_jointly(readout)
             if found is not None:
                 return found
@@ -188,7 +190,7 @@ class _LayerSession:
         return tried[0]
 
     def _read_lone_tokens(self, readout: Readout) -> LoneTokens:
-        return LoneTokens(readout.c, readout.total)
+        return LoneTokens(readout.c, readout.total, self.roundoff)
 
     def _attempt_jointly(self, readout: Readout) -> Recovery[MultiHead] | None:
         """The recovery where all read-outs are known before any score; None where that fails."""
@@ -197,7 +199,7 @@ class _LayerSession:
             self.tries += 1
             self.progress = Progress()
             try:
-                model, _ = recover_heads_jointly(self.oracle, lone, rng, progress=self.progress)
+                model, _ = recover_heads_at_once(self.oracle, lone, rng, self.progress)
             except hard_pairs.Dependent as refusal:
                 return self._conclude(None, Ending(status=Status.DEPENDENT, detail=str(refusal)))
             except hard_pairs.Unseparated:

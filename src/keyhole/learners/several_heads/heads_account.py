@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from keyhole._arrays import EPS
 from keyhole.claims import Check, Verdict
 from keyhole.identify import canonical_heads, head_freedom, matrix_rank
 from keyhole.identify.heads import count_bias_freedom
@@ -65,11 +66,14 @@ def find_largest_rank(model: MultiHead | None) -> int | None:
     return max((matrix_rank(W, RANK_SHARE) for W in canonical_heads(model).W), default=None)
 
 
-def promise_theorem(model: MultiHead, *, joint: bool, fits: int) -> tuple[str, Check, float]:
+def promise_theorem(
+    model: MultiHead, roundoff: float, *, joint: bool, fits: int
+) -> tuple[str, Check, float]:
     """The theorem of a run, what else it assumes, and how many queries it allows.
 
     Args:
         model: what was found.
+        roundoff: largest relative rounding of answers.
         joint: whether all read-outs were known before any score.
         fits: how many models were fitted to further answers.
     """
@@ -77,6 +81,8 @@ def promise_theorem(model: MultiHead, *, joint: bool, fits: int) -> tuple[str, C
     if joint:
         most = count_most_heads(d, model.outputs)
         few = Check("heads, of which outputs tell so many apart", heads, most)
+        if roundoff > EPS:
+            few = Check("rounding of answers, which the claim has exact", roundoff, EPS)
         planned = plan_joint_queries(d, model.outputs, heads, biased=True)
         fitting = fits * count_soft_sequences(model)
         return "keyhole/joint-heads", few, 1.2 * sum(planned.values()) + fitting + d + 50

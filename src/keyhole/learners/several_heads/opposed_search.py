@@ -47,8 +47,11 @@ _BESIDE = 0.02  # of answers, what such a pair may act beside the others
 def find_opposed_pairs(
     oracle: Counted, lone: LoneTokens, rng: np.random.Generator
 ) -> Iterator[tuple[MultiHead, Jumps | None]]:
-    """Sums of heads with such a pair, one for every try that shows it, and steps of the others."""
-    for _ in range(_TRIES):
+    """Sums of heads with such a pair, one for every try that shows it, and steps of the others.
+
+    None where answers are coarser than float64, which hide it.
+    """
+    for _ in range(0 if lone.coarse else _TRIES):
         others, jumps = _read_others(oracle, lone, rng)
         with suppress(Unresolved):
             yield _find_pair(oracle, lone, others, rng), jumps
@@ -57,7 +60,9 @@ def find_opposed_pairs(
 def find_lone_pair(
     oracle: Counted, lone: LoneTokens, rng: np.random.Generator
 ) -> Iterator[tuple[MultiHead, None]]:
-    """Such a pair and no other head, if one try shows it."""
+    """Such a pair and no other head, if one try of float64 answers shows it."""
+    if lone.coarse:
+        return
     with suppress(Unresolved):
         yield _find_pair(oracle, lone, _build_lone_model(lone), rng), None
 

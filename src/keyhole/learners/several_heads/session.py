@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from keyhole._arrays import EPS
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Jumps, Recovery, Status
+from keyhole.learners.coarse_heads.two_readings import can_read_at_once, recover_heads_at_once
 from keyhole.learners.joint_heads.hard_pairs import (
     Dependent,
     LoneTokens,
     Unseparated,
     read_lone_tokens,
 )
-from keyhole.learners.joint_heads.road import Progress, recover_heads_jointly
+from keyhole.learners.joint_heads.road import Progress
 from keyhole.learners.several_heads.coinciding import Family
 from keyhole.learners.several_heads.families import fit_families, recover_coinciding_heads
 from keyhole.learners.several_heads.heads_account import (
@@ -100,7 +100,7 @@ class SeveralHeadsSession:
         measuring, checking = rng.spawn(2)
         try:
             with self.oracle.phase("read"):
-                lone = read_lone_tokens(self.oracle)
+                lone = replace(read_lone_tokens(self.oracle), roundoff=self.roundoff)
             if self._recover_jointly(lone, measuring, checking):
                 return self._conclude_examined()
             self.joint = False
@@ -126,8 +126,8 @@ class SeveralHeadsSession:
         self, lone: LoneTokens, measuring: np.random.Generator, checking: np.random.Generator
     ) -> bool:
         """Whether a model was found whose read-outs are known before any score."""
-        # Steps are told apart by rounding of float64; in width 1 there is no half circle.
-        if self.roundoff > EPS or len(lone.B) == 1:
+        # Steps are told apart by rounding; in width 1 there is no half circle.
+        if not can_read_at_once(read_imperfection(self.oracle), lone) or len(lone.B) == 1:
             return False
         self.joint = True
         for tried in range(2 * JOINT_ATTEMPTS):
@@ -135,7 +135,7 @@ class SeveralHeadsSession:
                 break
             progress = Progress()
             try:
-                found = recover_heads_jointly(self.oracle, lone, measuring, progress=progress)
+                found = recover_heads_at_once(self.oracle, lone, measuring, progress)
             # What rounding leaves of two heads that cancel looks like many.
             except Dependent:
                 return self._confirm_any(find_lone_pair(self.oracle, lone, measuring), checking)
@@ -392,7 +392,7 @@ class SeveralHeadsSession:
         )
 
     def _promise(self, model: MultiHead) -> tuple[str, Check, float]:
-        return promise_theorem(model, joint=self.joint, fits=self.fits)
+        return promise_theorem(model, self.roundoff, joint=self.joint, fits=self.fits)
 
     @property
     def tolerance(self) -> float:
