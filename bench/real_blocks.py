@@ -4,8 +4,9 @@
 
 Each block is a function of float64 over its weights, asked for its last position. Stages are
 asked for alone, each from what those before it found: the last norm from ordinary tokens, the value
-maps of all heads from sequences of huge ones, the units and their directions on a subspace from
-second derivatives. What is behind them stays unknown. Errors are the largest, beside the truth.
+maps of all heads from sequences of huge ones, all units and with them what a lone token becomes
+from second derivatives and reads, before any fit settles it. Errors are the largest, beside the
+truth; those of units count the sides on which they are active.
 """
 
 from __future__ import annotations
@@ -20,18 +21,24 @@ import numpy as np
 import keyhole
 from keyhole._arrays import Array
 from keyhole.learners.blocks.block_ends import BlockRecovery
-from keyhole.learners.blocks.post_norm.direction_slices import find_direction_slices
+from keyhole.learners.blocks.post_norm.direction_fit import TokenModel
+from keyhole.learners.blocks.post_norm.direction_rest import DirectionMap
+from keyhole.learners.blocks.post_norm.direction_search import (
+    choose_first_dimension,
+    search_directions,
+)
 from keyhole.learners.blocks.post_norm.output_norm import OutputNorm
 from keyhole.learners.blocks.post_norm.token_sphere import TokenSphere, invert_front
-from keyhole.learners.blocks.rank_ones import find_rank_ones
-from keyhole.learners.blocks.unit_slices import choose_dimension
 from keyhole.learners.positions.ball import NormBall
+from keyhole.models.last_token.even_parts import EVEN_PARTS
 from keyhole.oracles import Chunked, Counted
 from trained import wheels
 
 _CHUNK = 64  # sequences that the block computes at once
 _UNITS = 1536
-_MET = 0.01  # sine between a unit and the one that was found
+_MET = 0.01  # gap between a unit and the one that was found, beside its weights
+_MAPPED = 1e-3  # of the direction of an answer
+_FRESH = 64  # lone tokens that it is measured on
 
 
 def print_blocks(wheel: Path, count: int) -> bool:
@@ -50,9 +57,7 @@ def print_blocks(wheel: Path, count: int) -> bool:
 def measure_stages(block: keyhole.TransformerBlock) -> Iterator[str]:
     """A row for every stage."""
     start = time.perf_counter()
-    counted = Counted(
-        Chunked(keyhole.Local(block), _CHUNK),
-    )
+    counted = Counted(Chunked(keyhole.Local(block), _CHUNK))
     learner = keyhole.PostNormBlock(keyhole.Wiring(eps=1e-12), until="values")
     found = learner.run(counted, rng=np.random.default_rng(0))
     assert isinstance(found, BlockRecovery)
@@ -67,7 +72,7 @@ def measure_stages(block: keyhole.TransformerBlock) -> Iterator[str]:
     error = measure_values(block, found)
     met = heads == block.attention.heads and error < 1e-6
     yield _row("value maps", f"{heads} heads", asked["values"], error, start, met)
-    yield find_units(block, found, time.perf_counter())
+    yield from find_network(block, open_sphere(block, found))
 
 
 def measure_norm(block: keyhole.TransformerBlock, found: BlockRecovery) -> float:
@@ -92,35 +97,49 @@ def measure_values(block: keyhole.TransformerBlock, found: BlockRecovery) -> flo
     return float((gaps / np.linalg.norm(truth, axis=(1, 2))).max())
 
 
-def find_units(block: keyhole.TransformerBlock, found: BlockRecovery, start: float) -> str:
-    """How many units bend, and their directions on a subspace, by what stages before found."""
+def open_sphere(block: keyhole.TransformerBlock, found: BlockRecovery) -> TokenSphere:
+    """The block by directions of lone tokens, by what stages before found."""
     oracle = Counted(Chunked(keyhole.Local(block), _CHUNK))
     basis = NormBall.of(block.width, "layer", 0.0).basis
     norm = OutputNorm(found.parts["norm2.gain"], found.parts["norm2.shift"], basis)
     maps = found.parts["attention.Wo"] @ found.parts["attention.Wv"]
-    sphere = TokenSphere(oracle, norm, invert_front(basis.T @ (np.eye(block.width) + maps.sum(0))))
-    m = choose_dimension(sphere.dimension, _UNITS) or sphere.dimension - 2
-    rng = np.random.default_rng(1)
-    slices = find_direction_slices(sphere, m, rng=rng)
-    units = 0 if slices is None else slices.units
-    w = None if slices is None else find_rank_ones(slices.basis, m, units, rng=rng)
-    asked = oracle.ledger.total().sequences
-    if slices is None or w is None:
-        return _row("units", f"{units:,} seen", asked, np.inf, start, False)
-    error, same = measure_units(block, w, basis @ slices.split.inside)
+    return TokenSphere(oracle, norm, invert_front(basis.T @ (np.eye(block.width) + maps.sum(0))))
+
+
+def find_network(block: keyhole.TransformerBlock, sphere: TokenSphere) -> Iterator[str]:
+    """How many units bend, their weights, and what a lone token becomes."""
+    start = time.perf_counter()
+    m = choose_first_dimension(sphere.dimension, _UNITS)
+    sought = search_directions(sphere, m, tuple(EVEN_PARTS), rng=np.random.default_rng(1))
+    units, asked = sought.units or 0, sphere.oracle.ledger.total().sequences
+    if sought.behind is None:
+        yield _row("units", f"{units:,} seen", asked, np.inf, start, False)
+        return
+    errors = measure_units(block, sought.behind.w, sphere.norm.basis)
+    same = int((errors < _MET).sum())
     met = units == same == _UNITS
-    return _row("units", f"{same:,} of {units:,}", asked, error, start, met)
+    yield _row("units", f"{same:,} of {units:,}", asked, float(errors.max()), start, met)
+    error = measure_token_map(sphere, sought.behind, sought.side)
+    yield _row("token map", "not settled", 0, error, None, error < _MAPPED)
 
 
-def measure_units(block: keyhole.TransformerBlock, w: Array, inside: Array) -> tuple[float, int]:
-    """The largest sine between any unit of the block and the nearest, and how many were found."""
+def measure_units(block: keyhole.TransformerBlock, w: Array, basis: Array) -> Array:
+    """The gap of every unit of the block to the nearest that was found, beside its weights."""
     gain, _ = block.norm1.spell_out(block.width)
-    truth = (np.asarray(block.network.W1) * gain) @ inside
-    truth /= np.linalg.norm(truth, axis=1, keepdims=True)
-    nearest = w[np.argmax(np.abs(truth @ w.T), axis=1)]
-    along = np.sum(truth * nearest, axis=1, keepdims=True)
-    sines = np.linalg.norm(truth - along * nearest, axis=1)
-    return float(sines.max()), int((sines < _MET).sum())
+    truth = (np.asarray(block.network.W1) * gain) @ basis
+    size = np.linalg.norm(truth, axis=1)
+    along = truth @ (w / np.linalg.norm(w, axis=1, keepdims=True)).T
+    nearest = w[np.argmax(np.abs(along), axis=1)]
+    return np.linalg.norm(truth - nearest, axis=1) / size
+
+
+def measure_token_map(sphere: TokenSphere, behind: DirectionMap, side: float) -> float:
+    """The largest gap of an answer to fresh lone tokens, by its direction."""
+    y = np.random.default_rng(2).normal(size=(_FRESH, sphere.dimension))
+    y *= sphere.radius / np.linalg.norm(y, axis=1, keepdims=True)
+    h = TokenModel(sphere.norm.basis, 0.0).turn(behind, y).h
+    made = side * h / np.linalg.norm(h, axis=1, keepdims=True)
+    return float(np.linalg.norm(made - sphere.ask_lone(y), axis=1).max())
 
 
 def _row(

@@ -9,13 +9,14 @@ of keys; then few tokens beside many y are linear equations for queries.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from keyhole._arrays import Array, Matrix, Vector
 from keyhole.learners.blocks.far_tokens import FarTokens
-from keyhole.learners.blocks.solving import linalg
+from keyhole.learners.blocks.solving import join_parts, linalg, solve_scaled_steps, whiten
 from keyhole.learners.blocks.value_maps import ValueMaps
 
 _SIZE = 0.75  # of the radius, of the tokens
@@ -176,15 +177,60 @@ def _solve_keys(seen: Weighed, h: int, rank: int) -> Matrix | None:
 
 
 def _solve_queries(seen: tuple[Weighed, ...], h: int, Wk: Matrix) -> tuple[Matrix, Vector]:
-    rows: list[Matrix] = []
-    sums: list[Vector] = []
-    for part in seen:
-        y = np.column_stack([part.y, np.ones(len(part.y))])
-        keys = part.apart @ Wk.T
-        A = np.einsum("pek,pd->pekd", keys, y).reshape(*keys.shape[:2], -1)
-        trust = part.trust[:, h]
-        rows.append((A * trust[..., None]).reshape(-1, A.shape[-1]))
-        sums.append((part.scores[:, h] * trust).ravel())
-    solved = linalg.lstsq(np.concatenate(rows), np.concatenate(sums), rcond=None)[0]
-    both = solved.reshape(len(Wk), -1)
+    """Queries and their biases: linear in scores, by products of keys and last tokens."""
+    parts = [
+        _Products(
+            (part.apart @ Wk.T) * part.trust[:, h, :, None],
+            np.column_stack([part.y, np.ones(len(part.y))]),
+        )
+        for part in seen
+    ]
+    wanted = join_parts([part.scores[:, h] * part.trust[:, h] for part in seen])
+    both = _solve_products(parts, wanted)
     return both[:, :-1], both[:, -1]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Products:
+    r"""Equations $k_{pe}^\top F y_p$ for one matrix F.
+
+    Args:
+        k: keys (places x equations x rank).
+        y: last tokens and a one (places x dimension + 1).
+    """
+
+    k: Array
+    y: Matrix
+
+    def multiply(self, F: Matrix) -> Matrix:
+        """What F makes (places x equations)."""
+        return (self.k @ (self.y @ F.T)[..., None])[..., 0]
+
+    def multiply_back(self, made: Matrix) -> Matrix:
+        """The transpose."""
+        return (made[:, None] @ self.k)[:, 0].T @ self.y
+
+
+def _solve_products(parts: Sequence[_Products], wanted: Vector) -> Matrix:
+    """F by least squares; a table of all products is never formed."""
+    left = whiten(_sum_squares([part.k.reshape(-1, part.k.shape[2]) for part in parts]))
+    right = whiten(_sum_squares([part.y for part in parts]))
+    shape = len(left), len(right)
+    ends = np.cumsum([part.k.shape[0] * part.k.shape[1] for part in parts])[:-1]
+
+    def multiply(x: Vector) -> Vector:
+        F = left @ x.reshape(shape) @ right.T
+        return join_parts([part.multiply(F) for part in parts])
+
+    def multiply_back(y: Vector) -> Vector:
+        sides = zip(parts, np.split(y, ends), strict=True)
+        F = np.sum([part.multiply_back(made.reshape(part.k.shape[:2])) for part, made in sides], 0)
+        return (left.T @ F @ right).ravel()
+
+    x = solve_scaled_steps(multiply, multiply_back, wanted, 0.0, unknowns=shape[0] * shape[1])
+    return left @ x.reshape(shape) @ right.T
+
+
+def _sum_squares(tables: Sequence[Matrix]) -> Matrix:
+    rows = np.concatenate(tables)
+    return rows.T @ rows

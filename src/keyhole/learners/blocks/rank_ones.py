@@ -42,7 +42,7 @@ def find_rank_ones(basis: Matrix, m: int, count: int, *, rng: np.random.Generato
         fresh = len(found) > before
         if len(found) >= count:
             break
-    return found if len(found) == count else None
+    return _sharpen(outside, found) if len(found) == count else None
 
 
 def _climb_apart(basis: Matrix, found: Matrix, count: int, rng: np.random.Generator) -> Matrix:

@@ -32,6 +32,8 @@ _AROUND = 8  # points of a circle
 _EQUATIONS = 1.6  # for an unknown
 _STEPS = 30
 _STRIDE = 2.0  # of log rho, in one step
+_ANEW = 2
+_ODD = 30.0  # what is left of a unit, beside that of others
 _WIDE = 20.0  # of log rho, where a search starts
 
 
@@ -156,8 +158,28 @@ def _fit_kind(t: Matrix, a: Matrix, logs: Vector, kind: str) -> tuple[Matrix, Ve
     even = EVEN_PARTS[kind]
     start = fit_curves(t, a / np.exp(logs), even)[:, :3]
     x, logs = _settle_curves(t, a, start, logs, even)
+    for _ in range(_ANEW):
+        x = begin_anew(t, a, x, logs, even)
+        x, logs = _settle_curves(t, a, x, logs, even)
+    return x, logs, _leave_each(t, a, x, logs, even), kind
+
+
+def begin_anew(t: Matrix, a: Matrix, x: Matrix, logs: Vector, even: EvenPart) -> Matrix:
+    """Units that ended in a wrong place, where log rho, known better since, shows a better one."""
+    left = _leave_each(t, a, x, logs, even)
+    odd = np.flatnonzero(left > _ODD * np.median(left))
+    if len(odd) == 0:
+        return x
+    tried = fit_curves(t[odd], a[odd] / np.exp(logs), even)
+    better = tried[:, 3] < left[odd]
+    moved = x.copy()
+    moved[odd[better]] = tried[better, :3]
+    return moved
+
+
+def _leave_each(t: Matrix, a: Matrix, x: Matrix, logs: Vector, even: EvenPart) -> Vector:
     left = linalg.norm(_leave(t, a, x, logs, even), axis=1)
-    return x, logs, left / np.maximum(linalg.norm(a, axis=1), 1e-300), kind
+    return left / np.maximum(linalg.norm(a, axis=1), 1e-300)
 
 
 def _leave(t: Matrix, a: Matrix, x: Matrix, logs: Vector, even: EvenPart) -> Matrix:

@@ -20,6 +20,8 @@ from keyhole.oracles.base import read_imperfection
 
 # Answers do not grow with the token: nothing is lost but what overflows in a score.
 FAR = 1e8
+# Answers to huge tokens keep all digits here, so that differences may be nearer than before a norm.
+_FINE = Stencil(4e-4, rate=1e-6)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -54,7 +56,8 @@ class TokenSphere:
     @property
     def stencil(self) -> Stencil:
         """As answers are declared."""
-        return Stencil.suit(find_error(self.oracle))
+        error = find_error(self.oracle)
+        return Stencil.suit(error) if error > 0 else _FINE
 
     def ask(self, X: Array) -> Matrix:
         """Directions that sequences are answered by."""

@@ -28,6 +28,8 @@ from keyhole.learners.blocks.solving import linalg
 from keyhole.oracles.own_time import check_own_time
 
 _STEPS = 30
+_HELD = 1 << 24  # slopes at once
+_GAINED = 0.5  # of what is left, that another step takes off
 _SOLVED = 1e-6  # what weights that were found may leave
 
 
@@ -102,6 +104,12 @@ class WeightReader:
 
     def _solve(self, y: Matrix, apart: Array, phi: Matrix) -> Array:
         """Weights of all heads (questions x heads x tokens); negative where none were found."""
+        # A slope for every output and coordinate: a few questions at a time.
+        parts = 1 + len(y) * y.shape[1] ** 2 // _HELD
+        cut = [np.array_split(each, parts) for each in (y, apart, phi)]
+        return np.concatenate([self._solve_few(*each) for each in zip(*cut, strict=True)])
+
+    def _solve_few(self, y: Matrix, apart: Array, phi: Matrix) -> Array:
         count, tokens, _ = apart.shape
         front = self.known.front
         alone = y @ front.K.T + front.b
@@ -122,6 +130,8 @@ class WeightReader:
             moved, slopes = self._leave(alone, pull, trial, phi)
             after: Vector = linalg.norm(moved, axis=1)
             better = after < cost
+            if not (after < _GAINED * cost).any() and (cost < self.model.excuse(_SOLVED)).all():
+                break
             weights = np.where(better[:, None], trial, weights)
             left = np.where(better[:, None], moved, left)
             J = np.where(better[:, None, None], slopes, J)
