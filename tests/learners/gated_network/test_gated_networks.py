@@ -1,5 +1,6 @@
 """keyhole/gated-units: SwiGLU and GEGLU networks, recovered exactly or refused."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,7 +23,7 @@ from keyhole.learners.gated_network.across import find_units
 from keyhole.learners.gated_network.gate_kinks import Circle, resolve_circle
 from keyhole.learners.gated_network.gated_form import GatedForm
 from keyhole.learners.gated_network.single_kinks import resolve_singly
-from keyhole.learners.gated_network.whole_fit import PARTS, differentiate, move_form
+from keyhole.learners.gated_network.whole_fit import PARTS, differentiate, fit_form, move_form
 from support import measures
 
 pytestmark = pytest.mark.theorem("keyhole/gated-units")
@@ -83,7 +84,7 @@ def test_networks_of_one_output_or_two_come_back(d, k, m, seeds, activation):
 
 @pytest.mark.slow
 @BOTH
-@pytest.mark.parametrize(("d", "k", "m"), [(8, 12, 1), (12, 16, 2)])
+@pytest.mark.parametrize(("d", "k", "m"), [(8, 12, 1), (12, 16, 2), (16, 32, 1)])
 def test_larger_networks_of_one_output_or_two_come_back(d, k, m, activation):
     for seed in range(200, 206):
         check(d, k, m, activation, seed)
@@ -137,6 +138,33 @@ def test_kinks_are_found_one_by_one_where_outputs_do_not_tell_them_apart():
         theta = resolve_singly(circle, most=64).theta
         found += len(theta) == len(by_hand) and np.allclose(theta, by_hand, atol=1e-7)
     assert found >= 18
+
+
+def test_far_away_answers_of_one_output_are_fitted_together():
+    errors = []
+    for seed in range(3):
+        rng = np.random.default_rng([seed, 12, 24, 1])
+        truth = Gated.random(12, hidden=24, outputs=1, rng=rng)
+        circle, _ = circle_of(truth, rng)
+        far = find_units(resolve_singly(circle, most=64), rng=rng)
+        x = rng.normal(size=(200, 12))
+        answers = truth.points(FAR * x) / FAR**2
+        errors.append(np.abs(far.points(x) - answers).max() / np.abs(answers).max())
+    # Forms that follow one another from place to place add up to an error of 3e-8.
+    assert max(errors) <= 3e-9
+
+
+def test_a_form_whose_matrix_is_too_large_stays_as_it_is_where_it_is_near(monkeypatch, rng):
+    truth, _ = hidden_network(5, 6, 1, "silu", 0)
+    circle, _ = circle_of(truth, rng)
+    far = find_units(resolve_singly(circle, most=64), rng=rng)
+    x = rng.normal(size=(300, 5))
+    y = truth.points(FAR * x) / FAR**2
+    off = replace(far, b=far.b + 1e-6 * rng.normal(size=far.b.shape))
+    fitted = fit_form(off, x, y, parts=("n", "b", "C"), near=True)
+    assert np.abs(fitted.points(x) - y).max() <= 1e-4 * np.abs(off.points(x) - y).max()
+    monkeypatch.setattr("keyhole.learners.gated_network.whole_fit._FORMED", 10)
+    assert fit_form(off, x, y, parts=("n", "b", "C"), near=True) is off
 
 
 def test_a_kink_in_a_cluster_and_two_kinks_in_one_gap_are_told():

@@ -22,6 +22,7 @@ import numpy as np
 from keyhole._arrays import Mask, Matrix, Vector, rms
 from keyhole.learners.gated_network.gate_kinks import Kinks
 from keyhole.learners.gated_network.gated_form import GatedForm
+from keyhole.learners.gated_network.whole_fit import fit_form
 from keyhole.learners.networks.jacobians import choose_block_ends
 
 BLOCK = 0.92  # kinks between two places, as a share of the outputs
@@ -44,6 +45,8 @@ _UNEVEN, _EVEN = (
 )  # deviations beside the even part, and beside the odd one, that are real
 _VANISHED = 1e-6  # of what a unit adds, that is none
 _UNCLEAR = 12.0
+_VECTORS = ("n", "b", "C")  # parts that are seen far away
+_STEPS = 4  # of fitting these
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -297,7 +300,11 @@ def find_units(kinks: Kinks, *, rng: np.random.Generator) -> GatedForm:
             break
         share /= _SHORTER**2
         far = measure(spoilt, share)
-    return far
+    if kinks.C.shape[1] >= TELLING:
+        return far
+    # Forms that follow one another add up errors, which all answers together do not.
+    answers = np.concatenate(x), np.concatenate(y)
+    return fit_form(far, *answers, parts=_VECTORS, steps=_STEPS, near=True)
 
 
 def count_apart(width: int, hidden: int, outputs: int) -> int:

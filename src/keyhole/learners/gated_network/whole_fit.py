@@ -113,6 +113,7 @@ def fit_form(
     weight: Vector | None = None,
     steps: int = 4,
     iterations: int = 500,
+    near: bool = False,
 ) -> GatedForm:
     """The best form met by Gauss-Newton steps, each solved by LSMR.
 
@@ -124,6 +125,8 @@ def fit_form(
         weight: of each point; equal when absent.
         steps: how many steps, at most.
         iterations: of LSMR in each.
+        near: whether the start is so close that no way has to be found; where the matrix is large
+            such a form is kept.
     """
     weight = np.ones(len(x)) if weight is None else weight
 
@@ -140,7 +143,9 @@ def fit_form(
     best, size = form, measure(form)
     freedom = gated_freedom(x.shape[1], hidden=form.hidden, outputs=y.shape[1])
     # LSMR finds the way from afar; where the matrix is small the rest is solved for exactly.
-    ways = (False, True) if y.size * freedom <= _FORMED else (False,)
+    ways = () if near else (False,)
+    if y.size * freedom <= _FORMED:
+        ways = (*ways, True)
     with pin_one_thread(), np.errstate(all="ignore"):
         for formed in ways:
             for _ in range(steps):
