@@ -106,6 +106,22 @@ def test_layers_with_sinks_come_back(groups):
         assert asked * truth.outputs <= 5.5 * found.degrees_of_freedom
 
 
+def test_heads_of_equal_sinks_are_told_apart():
+    """As in a softmax with one added to its sum, where every sink is 0."""
+    exact = 0
+    for seed in range(4):
+        truth_rng, rng, fresh = np.random.default_rng(8200 + seed).spawn(3)
+        truth = draw(replace(ROPE, sinks=True), truth_rng)
+        truth = replace(truth, sinks=np.zeros(truth.heads))
+        found = WiredLayer(truth.wiring).run(Local(truth), rng=rng)
+        assert found.verdict in (Verdict.EXACT, Verdict.UNVERIFIED)
+        exact += found.verdict is Verdict.EXACT
+        if found.verdict is Verdict.EXACT:
+            assert measure_error(truth, found.model, fresh) <= 1e-9
+            np.testing.assert_allclose(found.model.sinks, 0.0, atol=1e-7)
+    assert exact >= 2
+
+
 def test_sinks_in_short_sequences_are_refused_with_the_cause():
     truth = draw(replace(ROPE, sinks=True), 82)
     oracle = Sized(Local(truth), (1, 64))

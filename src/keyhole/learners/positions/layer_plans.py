@@ -14,7 +14,7 @@ from keyhole.learners.positions.grouped.kernel_split import (
     count_split_questions,
     limit_split_questions,
 )
-from keyhole.learners.positions.grouped.sink_values import NODES
+from keyhole.learners.positions.grouped.sink_values import NODES, limit_sink_questions
 from keyhole.learners.positions.head_split import count_extra_moves
 from keyhole.learners.positions.measuring import ROUNDS
 from keyhole.learners.positions.normed.normed_heads import count_normed_questions
@@ -116,7 +116,9 @@ def _count_kind_queries(told: Wiring, displacements: int) -> int:
 
 def limit_layer_queries(told: Wiring, width: int, outputs: int, displacements: int) -> int:
     """The most that is ever asked: every try to split, every round, for every size of tokens."""
-    split = max(5 * 2 * (width + 2), limit_split_questions(width, outputs))
+    split = max(
+        5 * 2 * (width + 2), limit_split_questions(width, outputs), limit_sink_questions(width)
+    )
     scores = 20 * (2 * (width + 1) + displacements) + 64
     # Positions that are not told may turn out to be absolute.
     placed = 0

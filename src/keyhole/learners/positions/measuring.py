@@ -211,7 +211,9 @@ class Measuring:
             if shared := self._find_shared_values():
                 V = self._split_by_kernel(shared)
             elif self.setting.wiring.sinks:
-                V = split_by_sinks(self.asking, self.linear, rng=self.rng)
+                V = split_by_sinks(
+                    self.asking, self.linear, longest=self.setting.longest, rng=self.rng
+                )
             elif self.setting.wiring.positions == "none":
                 rough = split_one_pair(
                     self.asking, self.linear, size=self.size, roundoff=self.roundoff, rng=self.rng
