@@ -1,7 +1,7 @@
-"""Error bars of layers behind float32 answers: how many intervals hold the truth.
+"""Error bars of layers behind float32 answers, or noisy ones: how many intervals hold the truth.
 
 Run: python bench/layer_bars.py [--width 16] [--heads 4] [--seeds 20] [--first 4800]
-    [--positions rope]
+    [--positions rope] [--noise 1e-7]
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keyhole import Cast, Local, Wiring, random_layer
+from keyhole import Cast, Local, Noisy, Wiring, random_layer
 from keyhole.claims import Verdict
 from keyhole.learners.positions.learner import WiredLayer
 
@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=4800)
     parser.add_argument("--positions", default="rope")
+    parser.add_argument("--noise", type=float, default=0.0, help="instead of float32 answers")
     given = parser.parse_args()
     wiring = Wiring(norm="rms", eps=1e-5, residual=True, positions=given.positions)
     held, errors, asked = [], [], []
@@ -41,7 +42,10 @@ def main() -> None:
         options = {"heads": given.heads, "wiring": wiring, "displacements": DISPLACEMENTS}
         truth = replace(random_layer(given.width, **options, rng=drawing), gain=None)
         learner = WiredLayer(wiring, displacements=DISPLACEMENTS)
-        found = learner.run(Cast(Local(truth), "f32"), rng=rng)
+        target = Cast(Local(truth), "f32")
+        if given.noise:
+            target = Noisy(Local(truth), given.noise, seed)
+        found = learner.run(target, rng=rng)
         verified += found.verdict is Verdict.WITHIN_TOLERANCE
         asked.append(found.ledger.total(without="verify").sequences)
         if found.bars:

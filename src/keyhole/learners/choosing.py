@@ -116,10 +116,10 @@ def _choose_name(hints: Hints, stated: Imperfection) -> str:
         return _AMONG_TOKENS[0]
     if stated.levels is not None:
         return "labels"
+    if hints.wiring is not None and stated.token_bound is None and np.isfinite(stated.noise):
+        return "wired-layer"
     if stated.absolute or stated.token_bound is not None:
         return "noisy"
-    if hints.wiring is not None:
-        return "wired-layer"
     if hints.grid is not None:
         return "grid"
     return "low-rank" if stated.format == "f64" else "balanced"

@@ -120,7 +120,9 @@ LEARNERS: Mapping[str, Entry] = {
     "several-heads": Entry("several_heads.learner:SeveralHeads", "multihead"),
     "heads-in-ball": Entry("heads_in_ball.learner:HeadsInBall", "multihead", _NOISE),
     "layer": Entry("layer.learner:WholeLayer", "layer"),
-    "wired-layer": Entry("positions.learner:WiredLayer", "wired", takes=("wiring",)),
+    "wired-layer": Entry(
+        "positions.learner:WiredLayer", "wired", (ROUNDING, ERRORS), takes=("wiring",)
+    ),
     "pre-norm-block": Entry("blocks.learner:PreNormBlock", "block", (), takes=("wiring",)),
     "gated-block": Entry("blocks.gated.learner:GatedBlock", "block", (), takes=("wiring",)),
     "post-norm-block": Entry("blocks.post_norm.learner:PostNormBlock", "block", takes=("wiring",)),

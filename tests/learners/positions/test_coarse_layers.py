@@ -1,4 +1,4 @@
-"""Layers as they are built behind answers in float32."""
+"""Layers as they are built behind answers in float32, and behind noisy ones."""
 
 from dataclasses import replace
 
@@ -10,12 +10,26 @@ from keyhole import Verdict, Wiring, random_layer
 from keyhole.learners.positions.coarse.gauge_directions import list_gauge_directions
 from keyhole.learners.positions.coarse.joint_fit import _JointFit
 from keyhole.learners.positions.grouped.sharing import HeadMaps
+from keyhole.learners.positions.learner import WiredLayer
 from keyhole.learners.positions.placed import Placed
 from keyhole.learners.positions.question_design import make_score_form
 from keyhole.learners.positions.score_form import HeadScores
-from keyhole.oracles import Cast, Local
+from keyhole.oracles import Cast, Imperfection, Local, Noisy, Rounded
 from support.aligned_layers import list_shares
 from support.seeds import few
+
+
+class Unsized:
+    """Noise of which nobody knows the size."""
+
+    imperfection = Imperfection(noise=np.nan)
+
+    def __init__(self, noisy):
+        self.noisy, self.width, self.outputs = noisy, noisy.width, noisy.outputs
+
+    def ask(self, X):
+        return self.noisy.ask(X)
+
 
 WIRINGS = {
     "rope, RMSNorm": Wiring(norm="rms", positions="rope"),
@@ -61,6 +75,45 @@ def test_intervals_of_a_layer_behind_float32_hold_the_truth(positions):
     assert 0.9 <= np.mean(np.concatenate(shares) < 1.96) <= 0.99
 
 
+ROPE = Wiring(norm="rms", eps=1e-5, residual=True, positions="rope")
+
+
+@pytest.mark.parametrize("positions", ["rope", "none", "table"])
+def test_layers_behind_declared_noise_come_back_with_bars_that_hold(positions):
+    wiring, shares, found = replace(ROPE, positions=positions), [], 0
+    for seed in few(8):
+        layer = random_layer(8, heads=2, wiring=wiring, displacements=16, rng=7300 + seed)
+        layer = replace(layer, gain=None)
+        recovery = keyhole.learn(Noisy(Local(layer), 1e-7, seed), wiring=wiring, rng=seed)
+        assert recovery.verdict in (Verdict.WITHIN_TOLERANCE, Verdict.UNVERIFIED)
+        if recovery.verdict is Verdict.WITHIN_TOLERANCE:
+            found += 1
+            assert recovery.explained > 0
+            shares.append(np.abs(list_shares(layer, recovery)))
+            X = np.random.default_rng(seed).normal(size=(8, 12, 8))
+            assert np.abs(recovery.model(X) - layer(X)).max() < 1e-4 * np.abs(layer(X)).max()
+    assert found >= 0.8 * len(few(8))
+    assert 0.9 <= np.mean(np.concatenate(shares) < 1.96) <= 0.99
+
+
+def test_answers_of_seven_decimals_are_taken_for_noisy_ones():
+    layer = random_layer(8, heads=2, wiring=ROPE, rng=7400)
+    recovery = keyhole.learn(Rounded(Local(layer), 7), wiring=ROPE, rng=0)
+    assert recovery.verdict is Verdict.WITHIN_TOLERANCE
+    assert "a size of at most 5.0e-08" in recovery.detail
+
+
+@pytest.mark.parametrize("noise", [1e-7, 1e-4, 1e-2, np.nan])
+@pytest.mark.parametrize("other", [{"softcap": 3.0}, {"rope_base": 500.0}, {"sinks": True}])
+def test_noise_hides_no_other_wiring(noise, other):
+    layer = random_layer(8, heads=2, wiring=replace(ROPE, **other), rng=7500)
+    target = Noisy(Local(layer), noise if noise == noise else 1e-4, 1)
+    if noise != noise:
+        target = Unsized(target)
+    found = WiredLayer(ROPE).run(target, rng=np.random.default_rng(2))
+    assert found.verdict is Verdict.UNVERIFIED
+
+
 def test_fitting_all_heads_together_leaves_roundings_alone():
     wiring = Wiring(norm="rms", eps=1e-5, residual=True, positions="rope")
     layer = random_layer(8, heads=2, wiring=wiring, rng=7200)
@@ -94,7 +147,7 @@ def test_what_no_answer_shows_is_listed(positions, biased, rng):
     n = rng.normal(size=(60, 5, 7))
     at = np.tile(np.arange(4, -1, -1), (60, 1))
     placed = Placed(n, at, 8, np.zeros((60, 8)), np.ones(60))
-    fit = _JointFit([], form, 2.0**-24, biased)
+    fit = _JointFit([], form, 2.0**-24, 0.0, biased)
     J = fit._derive(placed, heads).reshape(480, -1)
     hidden = list_gauge_directions(heads, form, biased)
     np.testing.assert_allclose(hidden @ hidden.T, np.eye(len(hidden)), atol=1e-12)

@@ -157,11 +157,26 @@ class AskedHead:
         """All questions."""
         return [*self.keys, *self.queries, *([] if self.first is None else [self.first])]
 
+    @property
+    def largest_weight(self) -> float:
+        """Of all questions: one over the smallest usual size of answers."""
+        return max(float(placed.weight.max()) for placed in self.all)
+
 
 def measure_head(
-    V: Matrix, asked: AskedHead, M: Matrix, form: ScoreForm, *, roundoff: float
+    V: Matrix,
+    asked: AskedHead,
+    M: Matrix,
+    form: ScoreForm,
+    *,
+    roundoff: float,
+    deviation: float = 0.0,
 ) -> FittedHead:
-    """Keys, then queries by linear equations, then a fit of both and of the rows."""
+    """Keys, then queries by linear equations, then a fit of both and of the rows.
+
+    Errors that do not shrink with answers, of some standard deviation, blur small ones more.
+    """
+    roundoff = max(roundoff, deviation * asked.largest_weight)
     placed, group = join_placed(asked.keys), np.concatenate(asked.groups)
     read = read_scores(V, M, placed, form)
     staged = is_fitted_in_stages(form, M.shape[1], len(V))

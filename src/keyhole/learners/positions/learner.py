@@ -67,6 +67,7 @@ from keyhole.learners.positions.wired_account import (
     describe_determined_layer,
     explain_layer,
 )
+from keyhole.learners.verifying.declared_errors import allow_draws
 from keyhole.learners.verifying.ending import (
     SPENT,
     WIRED_LAYER,
@@ -155,15 +156,18 @@ class _WiredSession:
         self.displacements = learner.displacements
         self.oracle = Counted(oracle)
         self.rng = rng
-        lengths = read_imperfection(oracle).lengths
-        longest = [end for end in (lengths and lengths[1], self.told.window) if end is not None]
+        stated = read_imperfection(oracle)
+        most = stated.lengths and stated.lengths[1]
+        longest = [end for end in (most, self.told.window) if end is not None]
         self.longest = min(longest, default=None)
+        self.coarse = stated.absolute or is_coarse(stated.roundoff)
         self.wiring = self.told
         self.wide = WideSearch()
         self.positions: Matrix | None = None
         self.model: AttentionLayer | None = None
         self.found: list[bool] = []
         self.bars: Mapping[str, Array] = {}
+        self.others: list[AttentionLayer] = []
         self.log: list[Logged] = []
 
     def recover(self) -> Recovery[AttentionLayer]:
@@ -263,8 +267,7 @@ class _WiredSession:
         target = self.oracle if self.positions is None else Unplaced(self.oracle, self.positions)
         # Places that were found, and a residual that was not, are no part of the joint fit.
         plain = self.positions is None and self.wiring.residual is not None
-        coarse = is_coarse(read_imperfection(self.oracle).roundoff)
-        log = self.log if coarse and plain else None
+        log = self.log if self.coarse and plain else None
         return Asking(target, ball, bool(self.wiring.residual), log=log)
 
     def _attempt_sizes(self, linear: LinearPart) -> Recovery[AttentionLayer]:
@@ -328,7 +331,7 @@ class _WiredSession:
 
     def _measure_layer(self, linear: LinearPart, size: float) -> None:
         """One attempt: the layer, fitted and not yet verified."""
-        self.model, self.found, self.bars = None, [], {}
+        self.model, self.found, self.bars, self.others = None, [], {}, []
         placed = self.positions is not None
         wiring = replace(self.wiring, positions="none") if placed else self.wiring
         searches = self.told.positions is None
@@ -337,7 +340,8 @@ class _WiredSession:
         work = Measuring(self.oracle, asking, linear, setting, self.wide, size=size, rng=self.rng)
         heads = work.measure_heads()
         self.found, self.bars = heads.found, heads.bars
-        model = work.assemble(heads)
+        model = work.assemble(heads.maps)
+        self.others = [work.assemble(*other) for other in heads.others]
         known = {"positions": "absolute"} if placed else {}
         self.model = replace(model, wiring=replace(model.wiring, **known), positions=self.positions)
 
@@ -346,10 +350,11 @@ class _WiredSession:
         if model is None:
             return self._conclude(SPENT)
         with self.oracle.phase("verify"):
-            ruler = WIRED_LAYER.ruler(self.oracle)
+            allowance = allow_draws(self.oracle, model, self.others)
+            ruler = replace(WIRED_LAYER.ruler(self.oracle), allowance=allowance)
             seen = examine_model(self.oracle, model, ruler=ruler, rng=self.rng)
         # Coarse answers bear out models that are only near: whether a head is right its fit tells.
-        lost = is_coarse(ruler.roundoff) and not all(self.found)
+        lost = self.coarse and not all(self.found)
         ending = settle(
             self.oracle,
             seen,
@@ -364,7 +369,9 @@ class _WiredSession:
         lost = self.found.count(False)
         detail = f"{lost} of {len(self.found)} heads do not explain the answers." if lost else ""
         words = f"{detail} {describe_gap(seen.worst)}".strip()
-        return resolve_doubt(self.oracle, Doubt(Status.LAYER_DISAGREES, seen.worst, words))
+        again = not read_imperfection(self.oracle).absolute
+        doubt = Doubt(Status.LAYER_DISAGREES, seen.worst, words, again=again)
+        return resolve_doubt(self.oracle, doubt)
 
     def _conclude(
         self, ending: Ending, seen: Examination | None = None

@@ -7,8 +7,9 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from keyhole._arrays import Indices, Matrix, Stack
-from keyhole.learners.positions.coarse.joint_fit import fit_jointly, list_bars
+from keyhole._arrays import Indices, Matrix, Stack, Vector
+from keyhole.learners.positions.coarse.joint_fit import draw_likely, fit_jointly, list_bars
+from keyhole.learners.positions.grouped.assembling import assemble_layer
 from keyhole.learners.positions.grouped.kernel_split import (
     Unshared,
     has_kernel,
@@ -19,7 +20,6 @@ from keyhole.learners.positions.grouped.sharing import (
     HeadMaps,
     MeasuredHeads,
     list_head_maps,
-    share_maps,
 )
 from keyhole.learners.positions.grouped.sink_values import split_by_sinks
 from keyhole.learners.positions.head_fit import (
@@ -41,7 +41,13 @@ from keyhole.learners.positions.head_split import (
 from keyhole.learners.positions.normed.normed_heads import measure_normed_heads
 from keyhole.learners.positions.normed.normed_kernel import split_normed_by_kernel
 from keyhole.learners.positions.normed.normed_split import split_normed_heads
-from keyhole.learners.positions.placed import Asking, LinearPart, Placed, join_placed
+from keyhole.learners.positions.placed import (
+    Asking,
+    LinearPart,
+    Placed,
+    join_placed,
+    read_deviation,
+)
 from keyhole.learners.positions.position_kind import falls_into_pairs, find_cap, find_relative_kind
 from keyhole.learners.positions.question_design import (
     COARSE_OVER,
@@ -52,7 +58,7 @@ from keyhole.learners.positions.question_design import (
     draw_displacements,
     make_score_form,
 )
-from keyhole.learners.positions.score_form import ScoreForm, make_table
+from keyhole.learners.positions.score_form import ScoreForm
 from keyhole.learners.positions.wide.shift_split import WideSearch
 from keyhole.learners.positions.wide.wide_heads import (
     list_wide_maps,
@@ -66,6 +72,7 @@ from keyhole.oracles.base import read_imperfection
 ROUNDS = 2  # of further questions for heads that the first did not determine
 _ROUGH = 3e-3  # what odds may depart from a line by where some rows of heads are rough
 _SHARP = 1e-6
+_DRAWS = 16  # layers, which tell how far answers of the one that was found may be off
 
 
 class Measuring:
@@ -100,7 +107,9 @@ class Measuring:
         self.wide = wide
         self.size = size
         self.rng = rng
-        self.roundoff = read_imperfection(oracle).roundoff
+        self.stated = read_imperfection(oracle).roundoff
+        self.deviation = read_deviation(oracle)
+        self.roundoff = max(self.stated, self.deviation / linear.scale)
         self.form = ScoreForm(np.zeros(0), np.zeros((1, 0)), None, linear.biased)
 
     def _make_form(self, rank: int, *, rough: bool = False) -> ScoreForm:
@@ -143,12 +152,16 @@ class Measuring:
         log, form, own = self.asking.log, self.form, self.asking.shown is None
         joint = None
         if log and own and all(found) and not form.sinks:
-            joint = fit_jointly(maps, self.whole.constant, log, form, self.roundoff)
+            sizes = {"roundoff": self.stated, "deviation": self.deviation}
+            joint = fit_jointly(maps, self.whole.constant, log, form, **sizes)
         if joint is None:
             return MeasuredHeads(maps, found)
         self.whole = replace(self.whole, constant=joint.constant)
         bars = list_bars(joint, form, self.asking.ball.basis)
-        return MeasuredHeads(joint.heads, found, bars)
+        if not self.deviation:
+            return MeasuredHeads(joint.heads, found, bars)
+        others = draw_likely(joint, form, count=_DRAWS, rng=self.rng)
+        return MeasuredHeads(joint.heads, found, bars, others)
 
     def _measure_normed(self) -> MeasuredHeads:
         """Heads whose queries and keys have a norm of their own."""
@@ -344,7 +357,12 @@ class Measuring:
                 if needs_more(head, self.form, self.roundoff):
                     asked = AskedHead(keys, groups, queries, first)
                     heads[h] = measure_head(
-                        V[h], asked, self.linear.M, self.form, roundoff=self.roundoff
+                        V[h],
+                        asked,
+                        self.linear.M,
+                        self.form,
+                        roundoff=self.roundoff,
+                        deviation=self.deviation,
                     )
             wanting = [needs_more(head, self.form, self.roundoff) for head in heads]
             # Where no head is right, more questions of the same kind make none right.
@@ -375,27 +393,8 @@ class Measuring:
         asked = [self._ask_placed(design, self._draw_last(count - short))]
         return asked + ([self._ask_placed(brief, self._draw_last(short))] if short else [])
 
-    def assemble(self, heads: MeasuredHeads) -> AttentionLayer:
-        """The layer, in the coordinates of tokens; gains and shifts are folded into its maps."""
-        setting, basis = self.setting, self.asking.ball.basis
-        groups = share_maps(heads.maps, self.form, roundoff=self.roundoff)
-        maps = [head for group in groups for head in group]
-        scores = [head.scores for head in maps]
-        shared = [group[0] for group in groups]
-        biased = self.whole.biased
-        return AttentionLayer(
-            Wq=np.stack([part.Wq @ basis.T for part in scores]),
-            Wk=np.stack([head.scores.Wk @ basis.T for head in shared]),
-            Wv=np.stack([head.Wv @ basis.T for head in shared]),
-            Wo=np.stack([head.Wo for head in maps]),
-            wiring=replace(setting.wiring, groups=None),
-            bq=np.stack([part.bq for part in scores]) if biased else None,
-            bk=np.stack([head.scores.bk for head in shared]) if self.form.key_biased else None,
-            bo=self.whole.constant if biased else None,
-            table=make_table(
-                setting.wiring, setting.displacements, self.form, [part.tau for part in scores]
-            ),
-            sinks=np.array([part.tau[-1] for part in scores]) if self.form.sinks else None,
-            q_gain=scores[0].q_gain if setting.wiring.qk_norm else None,
-            k_gain=scores[0].k_gain if setting.wiring.qk_norm else None,
-        )
+    def assemble(self, maps: list[HeadMaps], constant: Vector | None = None) -> AttentionLayer:
+        """The layer of these heads, and of another constant where one is given."""
+        whole = self.whole if constant is None else replace(self.whole, constant=constant)
+        basis, rounding = self.asking.ball.basis, self.roundoff
+        return assemble_layer(maps, whole, self.setting, self.form, basis, roundoff=rounding)

@@ -9,8 +9,10 @@ import numpy as np
 from keyhole._arrays import Array, Float, Indices, Mask, Matrix, Stack, Vector
 from keyhole.learners.positions.ball import NormBall
 from keyhole.oracles import Oracle
+from keyhole.oracles.base import read_imperfection
 
 _NUMBERS = 1 << 21  # of a call
+_DEVIATIONS = 6.0  # of declared errors, which a constant of zero does not pass
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -120,6 +122,11 @@ class LinearPart:
         """Whether there is a constant: then queries and keys may have biases too."""
         return float(np.abs(self.constant).max()) > 1e-12 * float(np.abs(self.M).max())
 
+    @property
+    def scale(self) -> float:
+        """The usual size of an answer to a token whose entries are about 1."""
+        return float(np.linalg.norm(self.M)) / float(np.sqrt(len(self.M)))
+
     def list_possible(self, residual: bool | None, D: int) -> list[LinearPart]:
         """The same, and less a residual where one is possible and nobody knows of it."""
         if residual is not None or len(self.M) != D:
@@ -142,4 +149,16 @@ def measure_linear_part(asking: Asking, *, size: float, rng: np.random.Generator
     frame = np.linalg.qr(rng.normal(size=(D, D)))[0] * size * np.sqrt(D)
     answers = asking.ask(np.concatenate([np.zeros((1, D)), frame])[:, None])
     constant = answers[0]
+    if np.abs(constant).max() <= _DEVIATIONS * read_deviation(asking.oracle):
+        constant = np.zeros_like(constant)
     return LinearPart(constant, solve_rows(frame, answers[1:] - constant).T)
+
+
+def read_deviation(oracle: Oracle) -> float:
+    """Standard deviation of the errors that answers are declared to have, whatever their size.
+
+    Bounded errors are taken to be spread evenly. 0 where nobody knows how large errors are.
+    """
+    stated = read_imperfection(oracle)
+    found = float(np.hypot(stated.noise, stated.tolerance / np.sqrt(3.0)))
+    return found if np.isfinite(found) else 0.0

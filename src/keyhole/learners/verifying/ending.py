@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from keyhole._arrays import Array, Matrix, Stack
+from keyhole._arrays import EPS, Array, Matrix, Stack
 from keyhole.claims import Certificate, Verdict
 from keyhole.errors import BudgetSpent
 from keyhole.learners.base import Counterexample, Examined, Fresh, Jumps, Recovery, Status
@@ -21,7 +21,7 @@ from keyhole.learners.found_units import FoundUnits
 from keyhole.learners.verifying.examination import EXACT, Examination, Ruler, measure_scatter
 from keyhole.learners.verifying.rules import describe_witness
 from keyhole.models import Model
-from keyhole.oracles import Counted, Oracle, read_imperfection
+from keyhole.oracles import Counted, Imperfection, Oracle, read_imperfection
 
 M = TypeVar("M", bound=Model)
 Probe = tuple[Stack, Matrix]
@@ -264,10 +264,20 @@ def describe_rounding(oracle: Oracle, tolerance: float) -> str:
     stated = read_imperfection(oracle)
     if stated.perfect:
         return ""
+    if stated.absolute and stated.roundoff <= EPS:
+        return _describe_declared(stated)
     return (
         f"Answers are declared to be rounded to {stated.roundoff:.1e}, which explains errors up to"
         f" {tolerance:.1e}."
     )
+
+
+def _describe_declared(stated: Imperfection) -> str:
+    parts = {
+        f"a standard deviation of {stated.noise:.1e}": stated.noise,
+        f"a size of at most {stated.tolerance:.1e}": stated.tolerance,
+    }
+    return f"Errors of answers are declared to have {' and '.join(filter(parts.get, parts))}."
 
 
 def describe_case(case: Counterexample | None, of_what: str) -> str:

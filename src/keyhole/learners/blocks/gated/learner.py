@@ -277,7 +277,7 @@ class _GatedSession:
                 heads = work.measure_heads()
             except Unsplit:
                 continue
-            best = work.assemble(heads)
+            best = work.assemble(heads.maps)
             if all(heads.found):
                 break
         if best is None:

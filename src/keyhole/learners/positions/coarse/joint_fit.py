@@ -27,6 +27,7 @@ _STEPS = 3
 _SETTLED = 0.999  # of what is left, after a step that changed nothing
 _TOGETHER = 32  # questions whose derivatives are held at once
 _SMALLEST = 1e-3  # of the usual answer: smaller ones lie near a rounding of what was added up
+_RAISED = 1e-9  # of the mean variance: what no answer shows has none
 _MANY = 6000  # numbers, whose covariance takes minutes
 
 
@@ -47,12 +48,27 @@ class JointHeads:
 
 
 def fit_jointly(
-    heads: list[HeadMaps], constant: Vector, log: list[Logged], form: ScoreForm, roundoff: float
+    heads: list[HeadMaps],
+    constant: Vector,
+    log: list[Logged],
+    form: ScoreForm,
+    *,
+    roundoff: float,
+    deviation: float = 0.0,
 ) -> JointHeads | None:
-    """The likeliest heads near those given; None where no step leaves less."""
+    """The likeliest heads near those given; None where no step leaves less.
+
+    Args:
+        heads: to begin with.
+        constant: of all answers.
+        log: all questions.
+        form: of the scores.
+        roundoff: of the answers.
+        deviation: of errors that do not shrink with answers.
+    """
     form = _reach_longest(form, max(one.placed.length for one in log))
     known = [one for one in log if one.placed.length <= form.longest]
-    fit = _JointFit(known, form, roundoff, bool(constant.any()))
+    fit = _JointFit(known, form, roundoff, deviation, bool(constant.any()))
     if fit.count_numbers(heads) > _MANY:
         return None
     left = fit.measure(heads, constant)
@@ -86,6 +102,7 @@ class _JointFit:
     log: list[Logged]
     form: ScoreForm
     roundoff: float
+    deviation: float
     biased: bool
 
     def count_numbers(self, heads: list[HeadMaps]) -> int:
@@ -125,14 +142,14 @@ class _JointFit:
         weight = float(np.trace(normal)) / count
         spread = work_apart(lambda: _invert(normal + weight * hidden.T @ hidden))
         spread -= hidden.T @ hidden / weight
-        moved, constant = self._move(heads, constant, spread @ pull)
+        moved, constant = _move_heads(heads, constant, spread @ pull, self.form)
         return JointHeads(moved, constant, spread)
 
     def _size(self, one: Logged) -> Matrix:
         """Standard deviation of a rounding: even over the space between neighbours."""
         usual = float(np.sqrt(np.mean(one.raw**2)))
         binary = np.exp2(np.floor(np.log2(np.maximum(np.abs(one.raw), _SMALLEST * usual))))
-        return 2.0 * self.roundoff * binary / np.sqrt(12.0)
+        return np.hypot(2.0 * self.roundoff * binary / np.sqrt(12.0), self.deviation)
 
     def _leave(self, placed: Placed, heads: list[HeadMaps], constant: Vector) -> Matrix:
         left = placed.answers - constant
@@ -156,24 +173,37 @@ class _JointFit:
             parts.append(np.broadcast_to(np.eye(outputs), (questions, outputs, outputs)))
         return np.concatenate(parts, axis=2)
 
-    def _move(
-        self, heads: list[HeadMaps], constant: Vector, step: Vector
-    ) -> tuple[list[HeadMaps], Vector]:
-        moved: list[HeadMaps] = []
-        for head in heads:
-            free = list_free(head.scores, self.form)
-            ends = np.cumsum([head.Wo.size, head.Wv.size, int(free.sum())])
-            out, value, score, step = np.split(step, ends)
-            values = head.scores.flatten()
-            values[free] += score
-            moved.append(
-                HeadMaps(
-                    head.Wo + out.reshape(head.Wo.shape),
-                    head.Wv + value.reshape(head.Wv.shape),
-                    head.scores.refill(values),
-                )
+
+def _move_heads(
+    heads: list[HeadMaps], constant: Vector, step: Vector, form: ScoreForm
+) -> tuple[list[HeadMaps], Vector]:
+    """Heads and the constant after a step of all numbers."""
+    moved: list[HeadMaps] = []
+    for head in heads:
+        free = list_free(head.scores, form)
+        ends = np.cumsum([head.Wo.size, head.Wv.size, int(free.sum())])
+        out, value, score, step = np.split(step, ends)
+        values = head.scores.flatten()
+        values[free] += score
+        moved.append(
+            HeadMaps(
+                head.Wo + out.reshape(head.Wo.shape),
+                head.Wv + value.reshape(head.Wv.shape),
+                head.scores.refill(values),
             )
-        return moved, constant + step if self.biased else constant
+        )
+    return moved, constant + step if len(step) else constant
+
+
+def draw_likely(
+    found: JointHeads, form: ScoreForm, *, count: int, rng: np.random.Generator
+) -> list[tuple[list[HeadMaps], Vector]]:
+    """Heads and constants that are as likely as those found, by the covariance of all numbers."""
+    size = len(found.spread)
+    raised = found.spread + _RAISED * np.trace(found.spread) / size * np.eye(size)
+    root: Matrix = work_apart(lambda: np.asarray(np.linalg.cholesky(raised), dtype=np.float64))
+    steps: Matrix = rng.normal(size=(count, size)) @ root.T
+    return [_move_heads(found.heads, found.constant, step, form) for step in steps]
 
 
 def _invert(matrix: Matrix) -> Matrix:

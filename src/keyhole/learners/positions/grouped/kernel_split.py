@@ -34,7 +34,7 @@ def has_kernel(linear: LinearPart, roundoff: float) -> bool:
     """
     share = SplitLimits.of(roundoff).rank
     left = len(find_row_space(linear.M, share))
-    return left < min(linear.M.shape) and left <= len(linear.M) // 2
+    return 0 < left < min(linear.M.shape) and left <= len(linear.M) // 2
 
 
 def split_by_kernel(

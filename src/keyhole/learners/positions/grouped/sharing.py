@@ -7,13 +7,13 @@ complex number per pair that rotary positions turn, which goes into the queries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from keyhole._arrays import EPS, Array, Matrix
+from keyhole._arrays import EPS, Array, Matrix, Vector
 from keyhole.learners.positions.head_fit import FittedHead
 from keyhole.learners.positions.score_form import HeadScores, ScoreForm
 
@@ -41,11 +41,19 @@ class HeadMaps:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MeasuredHeads:
-    """The maps of every head, which of them explain the answers, and error bars of tensors."""
+    """The maps of every head.
+
+    Args:
+        maps: of every head.
+        found: which of them explain the answers.
+        bars: standard errors of tensors.
+        others: heads and constants that are as likely, where errors of answers are declared.
+    """
 
     maps: list[HeadMaps]
     found: list[bool]
     bars: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    others: Sequence[tuple[list[HeadMaps], Vector]] = ()
 
 
 def list_head_maps(heads: list[FittedHead], M: Matrix, shown: Matrix | None) -> list[HeadMaps]:
