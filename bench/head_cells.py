@@ -276,6 +276,11 @@ def _declare_float32(target: Timed, _: Rng) -> Any:
     return keyhole.Declared(keyhole.Local(target), keyhole.Imperfection.cast("f32"))
 
 
+def _round_to_decimals(target: Timed, _: Rng) -> Any:
+    target.imperfect = partial(np.round, decimals=2)
+    return keyhole.Declared(keyhole.Local(target), keyhole.Imperfection.decimals(2))
+
+
 def _draw_vocabulary(rng: Rng, width: int) -> Hints:
     return Hints(tokens=rng.normal(size=(4 * width, width)) / np.sqrt(width))
 
@@ -347,6 +352,12 @@ def _name_cells() -> dict[str, Cell]:
             _declare_float32,
             tolerant=True,
         ),
+        **{
+            f"decimals {H},{d},{o}": Cell(
+                of(heads, H, d, o, residual="random"), wrap=_round_to_decimals, tolerant=True
+            )
+            for H, d, o in ((2, 8, 1), (2, 8, 8), (4, 16, 16))
+        },
         **{
             f"vocabulary {H},{d},{o}": Cell(
                 of(heads, H, d, o), "restricted-heads", hints=_draw_vocabulary

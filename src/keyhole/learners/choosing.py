@@ -26,11 +26,9 @@ from keyhole.learners.recognising.recognition import recognise
 from keyhole.learners.recognising.witnesses import find_witness_among, recognise_afterwards
 from keyhole.learners.recording import Settings, keep_record, show_progress
 from keyhole.learners.registry import (
-    ERRORS,
-    LABELS,
+    BALL,
     LEARNERS,
     NO_HINTS,
-    ROUNDING,
     Hints,
     find_entry,
     list_imperfections,
@@ -153,7 +151,7 @@ def plan_recovery(
 
 def _goes_on_to_heads(hints: Hints, stated: Imperfection) -> bool:
     """Whether several heads are tried where one is not enough and only given tokens are asked."""
-    if hints.tokens is None or list_imperfections(stated) & {ROUNDING, ERRORS, LABELS}:
+    if hints.tokens is None or list_imperfections(stated) - {BALL}:
         return False
     return len(np.unique(hints.tokens, axis=0)) > 1
 

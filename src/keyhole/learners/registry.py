@@ -49,9 +49,10 @@ class Hints:
 NO_HINTS = Hints()
 ROUNDING = "rounding"
 ERRORS = "absolute errors"
+BOUNDED = "rounded decimals"
 BALL = "a bound on tokens"
 LABELS = "labels only"
-_NOISE = (ROUNDING, ERRORS, BALL)
+_NOISE = (ROUNDING, ERRORS, BOUNDED, BALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ LEARNERS: Mapping[str, Entry] = {
     "noisy": Entry("noise.learner:UnderNoise", "head", _NOISE, takes=("rank", "repeats")),
     "balanced": Entry("casts.learner:Balanced", "head"),
     "labels": Entry("labels.learner:Labels", "head", (*_NOISE, LABELS), takes=("bits",)),
-    "several-heads": Entry("several_heads.learner:SeveralHeads", "multihead"),
+    "several-heads": Entry("several_heads.learner:SeveralHeads", "multihead", (ROUNDING, BOUNDED)),
     "heads-in-ball": Entry("heads_in_ball.learner:HeadsInBall", "multihead", _NOISE),
     "layer": Entry("layer.learner:WholeLayer", "layer"),
     "wired-layer": Entry(
@@ -172,7 +173,8 @@ def list_imperfections(stated: Imperfection) -> set[str]:
     """What answers or tokens lack, in words."""
     lacks = {
         ROUNDING: not stated.roundoff <= EPS,
-        ERRORS: stated.absolute,
+        ERRORS: stated.noise != 0,
+        BOUNDED: stated.tolerance > 0,
         LABELS: stated.levels is not None,
         BALL: stated.token_bound is not None,
     }

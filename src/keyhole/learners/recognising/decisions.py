@@ -323,8 +323,7 @@ LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "ball": ("noisy",),
     },
     "several heads": {
-        "plain": ("several-heads",),
-        "cast": ("several-heads",),
+        **dict.fromkeys(("plain", "cast", "decimals"), ("several-heads",)),
         "errors": (),
         "errors in ball": ("heads-in-ball",),
         "ball": ("heads-in-ball",),
@@ -375,10 +374,10 @@ def find_label(facts: set[str]) -> LabelRow:
 
 def choose_terms(stated: Imperfection) -> str:
     """The column of `LEARNERS_BY_KIND` for what is declared or seen of answers and tokens."""
-    if stated.absolute:
-        return "errors" if stated.token_bound is None else "errors in ball"
     if stated.token_bound is not None:
-        return "ball"
+        return "errors in ball" if stated.absolute else "ball"
+    if stated.absolute:
+        return "errors" if stated.noise != 0 else "decimals"
     return "plain" if stated.roundoff <= EPS else "cast"
 
 
@@ -394,7 +393,7 @@ def list_learners(
             names += able[terms if terms in able else "errors"]
     # Both read several outputs at once: sums of heads with fewer questions, layers through rounding
     # and where many heads of low rank fill the outputs.
-    if "several-heads" in names and outputs > 1:
+    if "several-heads" in names and outputs > 1 and terms != "decimals":
         after = terms == "plain" and outputs < _WIDE
         names.insert(names.index("several-heads") + after, "layer")
     return tuple(dict.fromkeys(names))
