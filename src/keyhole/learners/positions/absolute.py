@@ -79,7 +79,7 @@ class FirstPosition:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _LoneTokens:
+class _AnsweredAlone:
     """Lone tokens with their answers, less the residual.
 
     Args:
@@ -160,7 +160,7 @@ def find_first_position(
         view = Unplaced(oracle, vector[None])
         found = find_eps(view, draw_direction(oracle.width, rng=rng), residual=residual)
         vector, found = _fit_lone_tokens(
-            _LoneTokens(lone.x, lone.answers, lone.basis, norm, found), vector
+            _AnsweredAlone(lone.x, lone.answers, lone.basis, norm, found), vector
         )
     maps = lone.solve(vector, found)[0]
     vector, constant = _centre(oracle, lone, vector, found, residual)
@@ -169,7 +169,7 @@ def find_first_position(
 
 def _ask_lone_tokens(
     oracle: Oracle, norm: str, residual: bool, eps: float | None, rng: np.random.Generator
-) -> _LoneTokens:
+) -> _AnsweredAlone:
     basis = NormBall.of(oracle.width, norm, 0.0).basis
     D = basis.shape[1]
     frame = np.linalg.qr(rng.normal(size=(D, D)))[0] @ basis.T * np.sqrt(oracle.width)
@@ -177,10 +177,10 @@ def _ask_lone_tokens(
     near = sizes[:, None] * rng.normal(size=(len(sizes), oracle.width))
     x = np.concatenate([_REACH * frame, -_REACH * frame[:1], near])
     answers = oracle.ask(x[:, None])
-    return _LoneTokens(x, answers - x if residual else answers, basis, norm, eps)
+    return _AnsweredAlone(x, answers - x if residual else answers, basis, norm, eps)
 
 
-def _fit_lone_tokens(lone: _LoneTokens, start: Vector | None = None) -> tuple[Vector, float]:
+def _fit_lone_tokens(lone: _AnsweredAlone, start: Vector | None = None) -> tuple[Vector, float]:
     """Gauss-Newton with halved steps; from no position at all, it has always arrived."""
     vector = np.zeros(lone.x.shape[1]) if start is None else start
     eps = 1e-5 if lone.told is None else lone.told
@@ -204,7 +204,7 @@ def _fit_lone_tokens(lone: _LoneTokens, start: Vector | None = None) -> tuple[Ve
 
 
 def _centre(
-    oracle: Oracle, lone: _LoneTokens, vector: Vector, eps: float, residual: bool
+    oracle: Oracle, lone: _AnsweredAlone, vector: Vector, eps: float, residual: bool
 ) -> tuple[Vector, Vector]:
     """The vector to the last digit, from the token that is read as 0, and the constant."""
     maps = lone.solve(vector, eps)[0]
