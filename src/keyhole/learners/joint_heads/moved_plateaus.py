@@ -25,6 +25,7 @@ _RANK = 1e-9  # of the largest singular value of a read-out: what is below is ro
 _FIRST = 3  # moves made at once
 FEW = 5  # moves after which it pays to ask heads one by one
 _SPARE = 1  # moves beyond the largest rank that show it
+_SHARPER = 6  # ranks over the further moves that make spaces precise
 _UNEVEN = 0.02  # smallest singular value kept, over the largest, below which more moves help
 _ABOVE = 8.0  # of what rounding adds, from which on singular values of coarse rows count
 _UNSURE = 2.0**15  # roundings of coarse answers by which a solved sign may be off
@@ -206,8 +207,14 @@ def measure_readouts(
     """
     width = len(moves.directions)
     now: Moves = moves
+    sharpened = False
     while now.count < width:
         spaces = _find_row_spaces(now)
+        if spaces is not None and now.routed and not sharpened:
+            sharpened = True
+            # Spaces seen through few more moves than their ranks cost reads of scores a digit.
+            now.make(min(width - now.count, max(map(len, spaces)) // _SHARPER))
+            continue
         alone = None if spaces is None else _choose_alone(now, spaces)
         if spaces is not None and alone is not None:
             return _split_readouts(now, spaces, alone, residual=residual, even=even)
