@@ -114,6 +114,53 @@ def test_noise_hides_no_other_wiring(noise, other):
     assert found.verdict is Verdict.UNVERIFIED
 
 
+@pytest.mark.parametrize(
+    ("positions", "other"),
+    [
+        ("rope", {"softcap": 5.0}),
+        ("rope", {"rope_base": 500.0}),
+        ("none", {"window": 24}),
+        ("none", {"softcap": 5.0}),
+    ],
+)
+def test_float32_hides_no_other_wiring(positions, other):
+    told = Wiring(norm="layer", eps=1e-5, residual=True, positions=positions)
+    for seed in few(4):
+        layer = random_layer(16, heads=2, wiring=replace(told, **other), rng=7700 + seed)
+        target = Cast(Local(layer), "f32")
+        found = WiredLayer(told).run(target, rng=np.random.default_rng(seed))
+        assert found.verdict is Verdict.UNVERIFIED, seed
+
+
+def test_float32_that_nobody_declared_is_allowed_for_beside_a_told_wiring():
+    for seed in few(4):
+        layer = random_layer(16, heads=4, wiring=ROPE, rng=7800 + seed)
+        undeclared = Local(lambda X, f=layer: f(X).astype(np.float32).astype(float), 16)
+        recovery = keyhole.learn(undeclared, wiring=ROPE, rng=seed)
+        assert recovery.verdict is Verdict.WITHIN_TOLERANCE, (seed, recovery.sentence)
+        assert "seen to be f32 numbers, which was not declared" in recovery.sentence
+        X = np.random.default_rng(seed).normal(size=(8, 12, 16))
+        assert np.abs(recovery.model(X) - layer(X)).max() < 1e-5
+
+
+@pytest.mark.parametrize("norm", ["none", "rms", "layer"])
+def test_rotary_layers_behind_float32_come_back_with_nothing_told(norm):
+    """Norm, eps and residual are told by shorter tokens, in as many digits as answers have."""
+    wiring = Wiring(norm=norm, eps=1e-5, residual=norm != "none", positions="rope")
+    wiring = replace(wiring, eps=None) if norm == "none" else wiring
+    found = 0
+    seeds = few(4)
+    for seed in seeds:
+        layer = random_layer(16, heads=4, wiring=wiring, rng=7900 + seed)
+        recovery = keyhole.learn(Cast(Local(layer), "f32"), rng=seed)
+        assert recovery.verdict in (Verdict.WITHIN_TOLERANCE, Verdict.UNVERIFIED)
+        if recovery.verdict is Verdict.WITHIN_TOLERANCE:
+            found += 1
+            X = np.random.default_rng(seed).normal(size=(8, 12, 16))
+            assert np.abs(recovery.model(X) - layer(X)).max() < 1e-5
+    assert found >= 0.75 * len(seeds)
+
+
 def test_fitting_all_heads_together_leaves_roundings_alone():
     wiring = Wiring(norm="rms", eps=1e-5, residual=True, positions="rope")
     layer = random_layer(8, heads=2, wiring=wiring, rng=7200)

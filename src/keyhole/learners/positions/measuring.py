@@ -304,7 +304,9 @@ class Measuring:
     def _look_for_cap(self, V: Stack, *, sure: float) -> None:
         wiring = self.setting.wiring
         # Beside a sink odds of a pair are no whole picture of its weights.
-        if self.setting.searches and wiring.softcap is None and not wiring.sinks:
+        open_cap = self.setting.searches and wiring.softcap is None and not wiring.sinks
+        # What coarse answers leave of a high cap is no more than their rounding.
+        if open_cap and not is_coarse(self.roundoff):
             cap = find_cap(self.asking, self.linear, V, sure=sure, rng=self.rng)
             self._note(softcap=cap)
 
