@@ -34,7 +34,7 @@ from keyhole.learners.registry import (
     list_imperfections,
     make_learner,
 )
-from keyhole.learners.searching import Search, run_within_plan, search_further
+from keyhole.learners.searching import Search, learn_as_seen, run_within_plan, search_further
 from keyhole.learners.verifying.ending import (
     Account,
     Ending,
@@ -374,13 +374,13 @@ def _look_for_witness(
         seen = recognise_afterwards(asking, rng=rng)
         witness = None if seen is None else seen.excluded.get(entry.finds)
     else:
-        seen, witness = (
-            None,
-            find_witness_among(asking, hints.tokens, one=entry.finds == "head", rng=rng),
-        )
+        one = entry.finds == "head"
+        seen, witness = None, find_witness_among(asking, hints.tokens, one=one, rng=rng)
     if seen is not None and set(instead) & set(seen.suggested):
         return search_further(target, found, seen, hints, learners=instead, rng=rng)
     found = replace(found, ledger=found.ledger.plus(asking.ledger), recognised=seen)
+    if seen is not None and witness is None:
+        return learn_as_seen(target, learner, found, seen, rng)
     return found if witness is None else refute(found, witness)
 
 

@@ -122,7 +122,7 @@ LEARNERS: Mapping[str, Entry] = {
     "heads-in-ball": Entry("heads_in_ball.learner:HeadsInBall", "multihead", _NOISE),
     "layer": Entry("layer.learner:WholeLayer", "layer"),
     "wired-layer": Entry(
-        "positions.learner:WiredLayer", "wired", (ROUNDING, ERRORS), takes=("wiring",)
+        "positions.learner:WiredLayer", "wired", (ROUNDING, ERRORS, BOUNDED), takes=("wiring",)
     ),
     "pre-norm-block": Entry("blocks.learner:PreNormBlock", "block", (), takes=("wiring",)),
     "gated-block": Entry("blocks.gated.learner:GatedBlock", "block", (), takes=("wiring",)),

@@ -56,6 +56,30 @@ def run_within_plan(
     return found
 
 
+def learn_as_seen(
+    target: Remembered,
+    learner: Learner,
+    first: Recovery[Any],
+    seen: Recognition,
+    rng: np.random.Generator,
+) -> Recovery[Any]:
+    """The first end, unless the learner succeeds once answers are taken for the floats they seem.
+
+    Learners that expect float64 fail at answers of servers and modules in float32, which hold
+    enough digits for those that know of it.
+    """
+    if seen.format != "f32" or not read_imperfection(target).perfect:
+        return first
+    coarse = target.declare(describe_seen(seen))
+    found = coarse.check(run_within_plan(learner, coarse, rng=rng), rng=rng)
+    ledger = first.ledger.plus(Ledger({"before": found.ledger.total()}))
+    if not _is_decided(found):
+        return replace(first, ledger=ledger)
+    ledger = Ledger({"before": first.ledger.total()}).plus(found.ledger)
+    detail = f"{found.detail} Answers were seen to be f32 numbers, which was not declared.".strip()
+    return replace(found, ledger=ledger, detail=detail, recognised=seen)
+
+
 def search_further(
     target: Remembered,
     first: Recovery[Any],

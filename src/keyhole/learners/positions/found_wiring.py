@@ -29,8 +29,10 @@ from keyhole.oracles import Oracle
 from keyhole.oracles.base import read_imperfection
 
 _FAR = 1e6
+_COARSE_FAR = 1e2  # beside a longer token rounding to float32 hides what a norm leaves of it
 _ROUNDS = 2
-_SAME = 1e-9  # of answers, which rounding does not exceed
+_SAME = 1e-9  # of answers, which rounding of float64 does not exceed
+_ROUNDINGS = 32.0  # of coarser answers
 _FOLLOWS = 1e-4  # of far answers, which follow the direction of a token
 _WINDOW_LENGTHS = (257, 129, 65, 33)
 _UNSEEN = 1e-13  # of answers: what a token outside the window changes
@@ -57,18 +59,26 @@ class FoundNorm:
 
 def find_norm(oracle: Oracle, *, rng: np.random.Generator) -> FoundNorm:
     """Norm and residual, from seven lone tokens at most."""
+    same = _find_tolerance(oracle)
     x = rng.normal(size=oracle.width)
     zero, plus, minus, double = _ask_lone(oracle, [0 * x, x, -x, 2 * x])
-    odd = _agree(plus + minus, 2 * zero)
-    if odd and _agree(double + zero, 2 * plus):
+    # A sum of opposite answers is held against their size.
+    odd = float(np.abs(plus + minus - 2 * zero).max()) <= same * float(np.abs(plus).max())
+    if odd and _agree(double + zero, 2 * plus, same):
         return FoundNorm("none", None, odd)
-    far, farther, lifted = _ask_lone(oracle, [_FAR * x, 2 * _FAR * x, x + 1.0])
-    residual = _grows_along(far, _FAR * x)
+    length = _FAR if same == _SAME else _COARSE_FAR
+    far, farther, lifted = _ask_lone(oracle, [length * x, 2 * length * x, x + 1.0])
+    residual = _grows_along(far, length * x)
     bypass = x if residual else np.zeros(len(far))
-    if not _agree(farther - 2 * _FAR * bypass, far - _FAR * bypass, _FOLLOWS):
+    if not _agree(farther - 2 * length * bypass, far - length * bypass, _FOLLOWS):
         return FoundNorm(None, residual, odd)
-    centred = _agree(lifted - (1.0 if residual else 0.0), plus)
+    centred = _agree(lifted - (1.0 if residual else 0.0), plus, same)
     return FoundNorm("layer" if centred else "rms", residual, odd)
+
+
+def _find_tolerance(oracle: Oracle) -> float:
+    """Share of an answer within which two are the same."""
+    return max(_SAME, _ROUNDINGS * read_imperfection(oracle).roundoff)
 
 
 def _ask_lone(oracle: Oracle, tokens: list[Vector]) -> Matrix:
@@ -100,18 +110,19 @@ class FoundOrder:
 
 def find_kind_of_order(oracle: Oracle, norm: str, *, rng: np.random.Generator) -> FoundOrder:
     """Positions, from four to six questions."""
+    same = _find_tolerance(oracle)
     a, b, y = _CONTENT * rng.normal(size=(3, oracle.width))
     lone, equal = (oracle.ask(np.stack([y] * count)[None])[0] for count in (1, 2))
-    if not _agree(lone, equal):
+    if not _agree(lone, equal, same):
         if norm == "none":
             return FoundOrder("absolute")
         # Behind a norm vectors of places keep opposite lone tokens from opposite answers.
         minus, zero = _ask_lone(oracle, [-y, 0 * y])
         size = float(np.abs(lone).max())
-        odd = float(np.abs(lone + minus - 2 * zero).max()) <= _SAME * size
+        odd = float(np.abs(lone + minus - 2 * zero).max()) <= same * size
         return FoundOrder("rope", sinks=True) if odd else FoundOrder("absolute")
-    answers = oracle.ask(np.stack([np.stack([a, b, y]), np.stack([b, a, y])]))
-    return FoundOrder("none" if _agree(*answers) else None)
+    one, other = oracle.ask(np.stack([np.stack([a, b, y]), np.stack([b, a, y])]))
+    return FoundOrder("none" if _agree(one, other, same) else None)
 
 
 def draw_direction(width: int, *, rng: np.random.Generator) -> Vector:
@@ -136,7 +147,9 @@ def find_eps(oracle: Oracle, u: Vector, *, residual: bool) -> float:
         answer = oracle.ask((s * u)[None, None])[0] - constant
         return float(np.linalg.norm(answer - s * u if residual else answer))
 
-    return _solve_eps(measure)
+    eps = _solve_eps(measure)
+    # Coarse answers tell a few digits, of a number that people write with one.
+    return eps if _find_tolerance(oracle) == _SAME else _round_eps(eps)
 
 
 def find_eps_beside_sinks(
@@ -157,7 +170,11 @@ def find_eps_beside_sinks(
         answer = 2.0 * many - few
         return float(np.linalg.norm(answer - token if residual else answer))
 
-    eps = _solve_eps(measure)
+    return _round_eps(_solve_eps(measure))
+
+
+def _round_eps(eps: float) -> float:
+    """The number of one digit that it nearly is; 0 where it is near to none."""
     near = float(f"{eps:.0e}")
     return near if abs(near - eps) < _ROUND * eps else 0.0
 

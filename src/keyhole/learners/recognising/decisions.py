@@ -359,7 +359,7 @@ LEARNERS_BY_KIND: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "errors": (),
         "ball": (),
     },
-    "wired": {"plain": ("wired-layer",), "cast": (), "errors": (), "ball": ()},
+    "wired": {"plain": ("wired-layer",), "cast": ("wired-layer",), "errors": (), "ball": ()},
     "block": {"plain": ("pre-norm-block", "post-norm-block"), "cast": (), "errors": (), "ball": ()},
     "rotary block": {"plain": ("gated-block",), "cast": (), "errors": (), "ball": ()},
 }
