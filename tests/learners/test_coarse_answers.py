@@ -5,7 +5,8 @@ import pytest
 
 import keyhole
 from keyhole import Head, Local, MultiHead, Verdict
-from keyhole.oracles import Declared, Imperfection
+from keyhole._arrays import softmax
+from keyhole.oracles import Cast, Declared, Imperfection
 from support.measures import gap
 from support.seeds import few
 
@@ -55,6 +56,38 @@ def test_two_heads_are_refuted_in_float32_too():
             Local(lambda X, heads=heads: heads(X).astype(np.float32), 6), Imperfection.cast("f32")
         )
         assert keyhole.learn(oracle, rng=rng, learner="low-rank").verdict is Verdict.CLASS_REFUTED
+
+
+def clip_scores(scores):
+    return softmax(np.clip(scores, -15.0, 15.0))
+
+
+def drop_small_weights(scores):
+    weights = softmax(scores)
+    weights = np.where(weights < 1e-3, 0.0, weights)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def window_scores(scores):
+    seen = np.arange(scores.shape[1]) >= scores.shape[1] - 40
+    return softmax(np.where(seen, scores, -np.inf))
+
+
+@pytest.mark.parametrize("weigh", [clip_scores, drop_small_weights, window_scores])
+@pytest.mark.parametrize(("heads", "outputs"), [(1, 1), (1, 4), (3, 8)])
+def test_float32_hides_no_other_attention(weigh, heads, outputs):
+    for seed in few(4):
+        rng = np.random.default_rng(seed)
+        W = rng.normal(size=(heads, 8, 8)) / np.sqrt(8)
+        V = rng.normal(size=(heads, 8, outputs))
+
+        def answer(X, W=W, V=V):
+            scores = np.einsum("bnd,hde,be->hbn", X, W, X[:, -1])
+            mixed = np.stack([np.einsum("bn,bnd->bd", weigh(s), X) for s in scores])
+            return np.einsum("hbd,hdo->bo", mixed, V)
+
+        recovery = keyhole.learn(Cast(Local(answer, 8), "f32"), rng=rng)
+        assert not recovery.verdict.verified, (seed, recovery.sentence)
 
 
 def test_coarse_answers_that_nobody_declared_are_never_called_exact(rng):

@@ -379,7 +379,7 @@ def _look_for_witness(
     if seen is not None and set(instead) & set(seen.suggested):
         return search_further(target, found, seen, hints, learners=instead, rng=rng)
     found = replace(found, ledger=found.ledger.plus(asking.ledger), recognised=seen)
-    if seen is not None and witness is None:
+    if seen is not None and witness is None and entry.finds == "wired":
         return learn_as_seen(target, learner, found, seen, rng)
     return found if witness is None else refute(found, witness)
 

@@ -18,7 +18,7 @@ from keyhole._arrays import EPS, FORMATS, Array, Format, pin_one_thread
 from keyhole.claims import Certificate, Check, Verdict
 from keyhole.errors import BadAnswer, BudgetSpent, InvalidInput
 from keyhole.identify import head_freedom, matrix_rank
-from keyhole.learners.base import Counterexample, Plan, Recovery, Status
+from keyhole.learners.base import Counterexample, Fresh, Plan, Recovery, Status
 from keyhole.learners.casts.cast_examination import (
     Agreement,
     compare_cast_answers,
@@ -45,8 +45,13 @@ from keyhole.learners.verifying.ending import (
     settle,
     withdraw,
 )
-from keyhole.learners.verifying.examination import Examination
-from keyhole.learners.verifying.questions import QUERIES
+from keyhole.learners.verifying.examination import (
+    Examination,
+    Ruler,
+    add_fresh_points,
+    examine_model,
+)
+from keyhole.learners.verifying.questions import QUERIES, read_limits
 from keyhole.models import Head
 from keyhole.oracles import Counted, Oracle
 from keyhole.oracles.base import read_imperfection
@@ -56,6 +61,9 @@ ACCURACY = 1e-12  # relative error of W and V the theorem promises
 _ROUNDS = 8  # of balancing
 # Arithmetic inside counts as finer than the answers below this share of their rounding.
 _FINER = 2.0**-4
+_USUAL = 8.0  # roundings of a token value, by which a usual answer may be off
+_NULLS = 8  # questions near nulls and boundaries, at least
+_SOME = 40  # usual questions, at least, for some of each kind
 _EXPLAINED = 32.0  # roundings of the answers that explain what a one-shot reading is off by
 _SHARP = 1e-3  # errors above which a one-shot reading refutes nothing
 _CLOSE = 1e-11  # agreement asked for near nulls, relative to the token values
@@ -260,15 +268,18 @@ def _certify_null_balance(
 
 
 def _judge(session: _CastSession, head: Head, rng: np.random.Generator) -> Recovery[Head]:
-    count = max(8, min(QUERIES, session.left))
+    count = max(_NULLS, min(QUERIES, session.left))
+    # In the smallest widths the count leaves no room for some of each kind.
+    usual = count // 2 if count >= 2 * _SOME else 0
     inner = session.reading.inner
     bar = session.forms.bar if session.forms is not None else 0.0
     # No gap below the rounding of an answer shows, and none that errors of W explain counts.
     tolerance = min(max(_CLOSE, 256 * inner, 64 * bar), session.form.roundoff)
     with session.oracle.phase("verify"):
         seen = compare_cast_answers(
-            session.oracle, head, session.form, count=count, tolerance=tolerance, rng=rng
+            session.oracle, head, session.form, count=count - usual, tolerance=tolerance, rng=rng
         )
+        examined = _examine_usual_kinds(session, head, seen, usual, rng)
     words = (
         f"Answers are cast. Of the fresh ones beside a rounding boundary {seen.equal:.0%} are the"
         f" model's bit for bit, and where it answers 0 the target agrees to {tolerance:.0e} of the"
@@ -279,21 +290,50 @@ def _judge(session: _CastSession, head: Head, rng: np.random.Generator) -> Recov
             f" The arithmetic inside rounds to about {inner:.0e}, which ends the refinement at"
             f" {bar:.0e}."
         )
-    passed = seen.passed or seen.worst is None
     ending = settle(
         session.oracle,
-        Examination(
+        examined,
+        lines=COARSE_ANSWERS,
+        refuse=lambda: _refuse(session, head, examined.worst),
+        words=words,
+    )
+    return session.conclude(head, ending, replace(seen, fresh=examined.fresh))
+
+
+def _examine_usual_kinds(
+    session: _CastSession, head: Head, seen: Agreement, count: int, rng: np.random.Generator
+) -> Examination:
+    """Questions of every usual kind too: those near a null have small scores and short sequences.
+
+    Answers away from a null are the model's to a few roundings.
+    """
+    roundoff = max(session.form.roundoff, session.reading.inner)
+    if count == 0:
+        passed = seen.passed or seen.worst is None
+        return Examination(
             fresh=seen.fresh,
             worst=seen.worst,
             passed=passed,
             complete=seen.complete,
             examined=seen.examined,
-        ),
-        lines=COARSE_ANSWERS,
-        refuse=lambda: _refuse(session, head, seen.worst),
-        words=words,
+        )
+    usual = examine_model(
+        session.oracle,
+        head,
+        ruler=Ruler(_USUAL * roundoff, roundoff),
+        rng=rng,
+        limits=replace(read_limits(session.oracle), size=count),
     )
-    return session.conclude(head, ending, seen)
+    for kind in seen.examined.kinds:
+        points = Fresh(kind.count, kind.worst, kind.relative)
+        usual = add_fresh_points(usual, points, kind.name)
+    failed = seen.worst if not seen.passed and seen.worst is not None else None
+    return replace(
+        usual,
+        worst=failed if failed is not None else usual.worst,
+        passed=usual.passed and failed is None,
+        complete=usual.complete and seen.complete,
+    )
 
 
 def _refuse(session: _CastSession, head: Head | None, case: Counterexample | None) -> Ending:

@@ -97,6 +97,9 @@ class MovedAnswers:
         lengths = _choose_moves(self.switches, few=few)
         move = np.tile(lengths[self.which, None], (1, len(self.Z)))
         open_ = np.ones(move.shape, dtype=bool)
+        # One head leaves no plateau to be moved on.
+        if not open_.any():
+            return float(np.inf)
         for _ in range(_TRIES):
             unclear = ~self._take(open_, move)
             open_ = unclear | self._find_redundant()

@@ -112,11 +112,13 @@ class Progress:
     Args:
         readouts: of all heads.
         columns: of their score matrices.
+        switches: of the half circle that told the heads apart.
         soft: questions and whole answers, where scores were read from a combination of outputs.
     """
 
     readouts: Readouts | None = None
     columns: ScoreColumns | None = None
+    switches: Switches | None = None
     soft: list[tuple[Stack, Matrix]] = field(default_factory=list[tuple[Stack, Matrix]])
 
     def assemble(self, lone: LoneTokens) -> MultiHead | None:
@@ -167,6 +169,7 @@ def _take_steps(
         seen = separate_heads(oracle, lone, rng, misfit=misfit)
     if seen.switches.heads > count_most_heads(oracle.width, len(lone.c)):
         raise Dependent("There are more heads than answers tell apart.")
+    progress.switches = seen.switches
     if seen.switches.heads > len(lone.c) > 1:
         return _read_one_combination(oracle, lone, rng, misfit, progress)
     with oracle.phase("readouts"):
@@ -189,9 +192,13 @@ def _read_one_combination(
 ) -> tuple[MultiHead, Jumps]:
     """The heads from one combination of the outputs, then what they write into each of them."""
     combination = combine_outputs(oracle, len(lone.c), rng)
-    part, jumps = _take_steps(combination, combination.combine(lone), rng, misfit, Progress())
+    one = Progress()
+    part, jumps = _take_steps(combination, combination.combine(lone), rng, misfit, one)
     progress.soft = pick_soft_questions(part, combination.kept)
-    return solve_all_readouts(progress.soft, lone, part), jumps
+    model = solve_all_readouts(progress.soft, lone, part)
+    if one.switches is None:
+        return model, jumps
+    return model, combination.spread_jumps(jumps, one.switches.circle.x, model)
 
 
 def count_most_heads(width: int, outputs: int) -> int:

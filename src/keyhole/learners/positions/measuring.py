@@ -303,12 +303,10 @@ class Measuring:
 
     def _look_for_cap(self, V: Stack, *, sure: float) -> None:
         wiring = self.setting.wiring
-        # Beside a sink odds of a pair are no whole picture of its weights.
-        open_cap = self.setting.searches and wiring.softcap is None and not wiring.sinks
-        # What coarse answers leave of a high cap is no more than their rounding.
-        if open_cap and not is_coarse(self.roundoff):
-            cap = find_cap(self.asking, self.linear, V, sure=sure, rng=self.rng)
-            self._note(softcap=cap)
+        # Beside a sink odds of a pair are no whole picture of weights, nor are coarse answers.
+        told = not self.setting.searches or wiring.softcap is not None or wiring.sinks
+        if not (told or is_coarse(self.roundoff)):
+            self._note(softcap=find_cap(self.asking, self.linear, V, sure=sure, rng=self.rng))
 
     def _complete_rows(self, rough: RoughSplit) -> tuple[Stack, Placed]:
         """All rows, with the questions at the same last token that told the slopes.

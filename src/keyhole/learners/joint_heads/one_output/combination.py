@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from keyhole._arrays import Answers, Matrix, Sequences, Stack, Vector, softmax
+from keyhole.learners.base import Jumps
 from keyhole.learners.joint_heads.hard_pairs import LoneTokens, Unseparated
 from keyhole.models import MultiHead
 from keyhole.oracles import Counted
@@ -51,6 +52,15 @@ class Combination(Counted):
         """What lone tokens tell of the combination."""
         along = self.direction[:, None]
         return LoneTokens(lone.c @ along, lone.B @ along)
+
+    def spread_jumps(self, jumps: Jumps, x: Vector, model: MultiHead) -> Jumps:
+        """Jumps along the combination as jumps of all outputs: those of x, with their signs."""
+        steps = np.einsum("d,hdo->ho", x, model.V)
+        switching, idle = steps[: len(jumps.angles)], steps[len(jumps.angles) :]
+        signs = np.sign(jumps.sizes[:, 0] * (switching @ self.direction))
+        # A head that is switched off was on before; one that never switches counts half.
+        start = switching[signs < 0].sum(axis=0) + 0.5 * idle.sum(axis=0)
+        return Jumps(jumps.angles, signs[:, None] * switching, start)
 
 
 def combine_outputs(oracle: Counted, outputs: int, rng: np.random.Generator) -> Combination:
