@@ -63,8 +63,9 @@ _ROUNDS = 8  # of balancing
 _FINER = 2.0**-4
 _USUAL = 8.0  # roundings of a token value, by which a usual answer may be off
 _NULLS = 8  # questions near nulls and boundaries, at least
-_SOME = 40  # usual questions, at least, for some of each kind
+_SIZES = (80, 40, 28)  # of an examination by the usual kinds
 _EXPLAINED = 32.0  # roundings of the answers that explain what a one-shot reading is off by
+_FINE = 3e2  # of finer formats, whose errors are magnified by scores
 _SHARP = 1e-3  # errors above which a one-shot reading refutes nothing
 _CLOSE = 1e-11  # agreement asked for near nulls, relative to the token values
 
@@ -270,7 +271,7 @@ def _certify_null_balance(
 def _judge(session: _CastSession, head: Head, rng: np.random.Generator) -> Recovery[Head]:
     count = max(_NULLS, min(QUERIES, session.left))
     # In the smallest widths the count leaves no room for some of each kind.
-    usual = count // 2 if count >= 2 * _SOME else 0
+    usual = next((size for size in _SIZES if size + _NULLS <= count), 0)
     inner = session.reading.inner
     bar = session.forms.bar if session.forms is not None else 0.0
     # No gap below the rounding of an answer shows, and none that errors of W explain counts.
@@ -363,7 +364,7 @@ def _recover_one_shot(
     once = "Null balance does not apply, and every number was read once."
     detail = f"{reason} {once} {recovery.detail}".strip()
     roundoff = session.form.roundoff
-    explained = max(_EXPLAINED * roundoff, min(1e4 * roundoff, _SHARP))
+    explained = max(_EXPLAINED * roundoff, min(_FINE * roundoff, _SHARP))
     off = recovery.fresh.relative if recovery.fresh is not None else 0.0
     blunt = explained > _SHARP or session.reading.inner > 4 * roundoff
     if recovery.verdict.verified and off > explained:
